@@ -1,0 +1,32 @@
+//! Ties the life of a child to its parent's.
+
+#![allow(unsafe_code)] // `pre_exec` is the only place between fork and exec.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{Pid, getpid, getppid};
+
+/// Makes the kernel kill the child when the thread that starts it ends, and lets the child write
+/// to a terminal of whose foreground group it is no part.
+pub(super) fn die_with_parent(command: &mut Command) {
+    let parent = getpid();
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation.
+    // `prepare` makes three system calls (prctl, getppid, sigaction) and builds errors from
+    // numbers; `parent` is a copied integer.
+    unsafe { command.pre_exec(move || prepare(parent)) };
+}
+
+fn prepare(parent: Pid) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // A parent that died before the line above sends no signal any more.
+    if getppid() != parent {
+        return Err(io::Error::from_raw_os_error(nix::libc::ESRCH));
+    }
+    // SAFETY: ignoring a signal installs no handler that could run in a wrong state.
+    unsafe { signal(Signal::SIGTTOU, SigHandler::SigIgn) }?;
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! The table that every engine passes: operation x type x length, against a serial oracle.
+//!
+//! Run [`check`] at world sizes 1, 2, 3 and 4. Inputs are small whole numbers, so that sums are
+//! exact in every type and the comparison is of bits.
+
+#![allow(clippy::panic, reason = "a test reports by panicking")]
+
+use half::{bf16, f16};
+
+use crate::{Buffer, DType, Element, HostBuffer, Operation, ProcessGroup, ReduceOp, Result};
+
+/// Lengths of a buffer, or of one rank's part: nothing, one, less than a rank each, not
+/// divisible, beyond the direct path, several times the scratch memory.
+const LENGTHS: [usize; 6] = [0, 1, 7, 64, 5003, 150_001];
+
+/// Runs one operation in place on the memory of an engine.
+pub type Runner<'a> = &'a dyn Fn(&ProcessGroup, Operation, HostBuffer) -> Result<HostBuffer>;
+
+/// Checks the blocking and the asynchronous calls on host memory.
+///
+/// # Collective
+/// Called by all ranks.
+///
+/// # Panics
+/// On the first difference from the oracle, and on any error.
+pub fn check(group: &ProcessGroup) {
+    check_with(group, &run_blocking);
+    check_with(group, &|group, operation, buffer| {
+        group.start(operation, Buffer::Host(buffer))?.wait()?.into_host()
+    });
+}
+
+/// Checks the operations as `runner` runs them, for engines with memory of their own.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_with(group: &ProcessGroup, runner: Runner<'_>) {
+    for dtype in DType::ALL {
+        for len in LENGTHS {
+            check_one(group, runner, Operation::Barrier, dtype, 0);
+            check_one(group, runner, Operation::AllGather, dtype, len * group.world_size());
+            for op in ReduceOp::ALL {
+                check_one(group, runner, Operation::AllReduce(op), dtype, len);
+                let whole = len * group.world_size();
+                check_one(group, runner, Operation::ReduceScatter(op), dtype, whole);
+            }
+            for root in 0..group.world_size() {
+                check_one(group, runner, Operation::Broadcast { root }, dtype, len);
+            }
+            check_point_to_point(group, runner, dtype, len);
+        }
+    }
+}
+
+fn check_one(
+    group: &ProcessGroup,
+    runner: Runner<'_>,
+    operation: Operation,
+    dtype: DType,
+    len: usize,
+) {
+    let (rank, size) = (group.rank(), group.world_size());
+    let input = fill(dtype, len, |index| value(rank, index));
+    let got = unwrap(runner(group, operation, input), operation, dtype, len);
+    let part = len / size;
+    let expected = fill(dtype, len, |index| match operation {
+        Operation::AllReduce(op) | Operation::ReduceScatter(op) => reduced(op, size, index),
+        Operation::Broadcast { root } => value(root, index),
+        Operation::AllGather => value(index / part, index),
+        _ => value(rank, index),
+    });
+    let width = dtype.size_bytes();
+    let span = match operation {
+        Operation::ReduceScatter(_) => rank * part * width..(rank + 1) * part * width,
+        _ => 0..len * width,
+    };
+    let same = got.as_bytes()[span.clone()] == expected.as_bytes()[span];
+    assert!(same, "rank {rank} of {size}: {operation} of {len} {dtype} differs from the oracle");
+}
+
+/// Sends around the ring; rank 0 receives first, so that it ends at any length.
+fn check_point_to_point(group: &ProcessGroup, runner: Runner<'_>, dtype: DType, len: usize) {
+    let (rank, size) = (group.rank(), group.world_size());
+    if size == 1 {
+        return;
+    }
+    let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+    let own = fill(dtype, len, |index| value(rank, index));
+    let send = |own| unwrap(runner(group, Operation::Send { to }, own), "send", dtype, len);
+    let recv = || {
+        let empty = HostBuffer::zeros(dtype, len);
+        unwrap(runner(group, Operation::Recv { from }, empty), "recv", dtype, len)
+    };
+    let got = if rank == 0 {
+        let got = recv();
+        send(own);
+        got
+    } else {
+        send(own);
+        recv()
+    };
+    assert_eq!(got, fill(dtype, len, |index| value(from, index)), "recv of {len} {dtype}");
+}
+
+fn unwrap<T>(result: Result<T>, what: impl std::fmt::Display, dtype: DType, len: usize) -> T {
+    result.unwrap_or_else(|error| panic!("{what} of {len} {dtype}: {error}"))
+}
+
+/// The input of a rank.
+fn value(rank: usize, index: usize) -> f64 {
+    ((rank * 5 + index * 3) % 13) as f64
+}
+
+/// The serial oracle.
+fn reduced(op: ReduceOp, size: usize, index: usize) -> f64 {
+    let values = (0..size).map(|rank| value(rank, index));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Mean => values.sum::<f64>() / size as f64,
+        ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
+        ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
+    }
+}
+
+fn fill(dtype: DType, len: usize, value: impl Fn(usize) -> f64) -> HostBuffer {
+    let values = (0..len).map(value);
+    match dtype {
+        DType::F64 => values.collect::<Vec<_>>().into(),
+        DType::F32 => values.map(|v| v as f32).collect::<Vec<_>>().into(),
+        DType::F16 => values.map(|v| f16::from_f32(v as f32)).collect::<Vec<_>>().into(),
+        DType::BF16 => values.map(|v| bf16::from_f32(v as f32)).collect::<Vec<_>>().into(),
+        DType::I32 => values.map(|v| v as i32).collect::<Vec<_>>().into(),
+        DType::I64 => values.map(|v| v as i64).collect::<Vec<_>>().into(),
+        DType::U8 => values.map(|v| v as u8).collect::<Vec<_>>().into(),
+    }
+}
+
+/// Runs an operation through the blocking calls on borrowed slices.
+fn run_blocking(
+    group: &ProcessGroup,
+    operation: Operation,
+    buffer: HostBuffer,
+) -> Result<HostBuffer> {
+    fn run<T: Element>(
+        group: &ProcessGroup,
+        operation: Operation,
+        mut data: Vec<T>,
+    ) -> Result<HostBuffer> {
+        let part = data.len() / group.world_size();
+        let own = group.rank() * part..(group.rank() + 1) * part;
+        match operation {
+            Operation::AllReduce(op) => group.all_reduce(&mut data, op)?,
+            Operation::Broadcast { root } => group.broadcast(&mut data, root)?,
+            Operation::AllGather => {
+                let input = data[own].to_vec();
+                group.all_gather(&input, &mut data)?;
+            }
+            Operation::ReduceScatter(op) => {
+                let input = data.clone();
+                group.reduce_scatter(&input, &mut data[own], op)?;
+            }
+            Operation::Barrier => group.barrier()?,
+            Operation::Send { to } => group.send(&data, to)?,
+            Operation::Recv { from } => group.recv(&mut data, from)?,
+        }
+        Ok(data.into())
+    }
+    match buffer {
+        HostBuffer::F32(data) => run(group, operation, data),
+        HostBuffer::F64(data) => run(group, operation, data),
+        HostBuffer::F16(data) => run(group, operation, data),
+        HostBuffer::BF16(data) => run(group, operation, data),
+        HostBuffer::I32(data) => run(group, operation, data),
+        HostBuffer::I64(data) => run(group, operation, data),
+        HostBuffer::U8(data) => run(group, operation, data),
+    }
+}

@@ -1,0 +1,254 @@
+//! What moves the bytes of a group.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::{Buffer, CommError, DType, HostBuffer, ReduceOp, Result, Work};
+
+/// A collective or point-to-point operation. All work in place and keep the buffer's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Every rank ends with the reduction of all buffers.
+    AllReduce(ReduceOp),
+    /// Every rank ends with the buffer of `root`.
+    Broadcast {
+        /// Rank whose contents are sent.
+        root: usize,
+    },
+    /// The buffer has a segment for each rank; rank r has filled segment r, and every rank ends
+    /// with all segments.
+    AllGather,
+    /// The buffer has a segment for each rank; rank r ends with the reduction of all ranks'
+    /// segments r in its segment r. The contents of the other segments are unspecified.
+    ReduceScatter(ReduceOp),
+    /// No rank leaves before every rank has entered.
+    Barrier,
+    /// Sends the buffer to one rank.
+    Send {
+        /// Destination.
+        to: usize,
+    },
+    /// Fills the buffer from one rank.
+    Recv {
+        /// Source.
+        from: usize,
+    },
+}
+
+impl Operation {
+    /// Returns the kind of the operation, without its arguments.
+    pub fn kind(self) -> OperationKind {
+        match self {
+            Self::AllReduce(_) => OperationKind::AllReduce,
+            Self::Broadcast { .. } => OperationKind::Broadcast,
+            Self::AllGather => OperationKind::AllGather,
+            Self::ReduceScatter(_) => OperationKind::ReduceScatter,
+            Self::Barrier => OperationKind::Barrier,
+            Self::Send { .. } => OperationKind::Send,
+            Self::Recv { .. } => OperationKind::Recv,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllReduce(op) => write!(f, "all_reduce({op})"),
+            Self::Broadcast { root } => write!(f, "broadcast(root {root})"),
+            Self::AllGather => f.write_str("all_gather"),
+            Self::ReduceScatter(op) => write!(f, "reduce_scatter({op})"),
+            Self::Barrier => f.write_str("barrier"),
+            Self::Send { to } => write!(f, "send(to {to})"),
+            Self::Recv { from } => write!(f, "recv(from {from})"),
+        }
+    }
+}
+
+/// The kind of an [`Operation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are those of Operation")]
+pub enum OperationKind {
+    AllReduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    Barrier,
+    Send,
+    Recv,
+}
+
+impl OperationKind {
+    /// Every kind.
+    pub const ALL: [OperationKind; 7] = [
+        Self::AllReduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Barrier,
+        Self::Send,
+        Self::Recv,
+    ];
+}
+
+/// Where a buffer lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// Memory of this process.
+    Host,
+    /// Memory of a device, known by its address.
+    Device,
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// What an engine can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Kinds of memory that its operations accept.
+    pub memory: Vec<MemoryKind>,
+    /// Element types.
+    pub dtypes: Vec<DType>,
+    /// Operations.
+    pub operations: Vec<OperationKind>,
+    /// Whether blocking calls on borrowed slices and the control plane work.
+    pub blocking_host_calls: bool,
+}
+
+impl Capabilities {
+    /// Everything, on host memory.
+    pub fn host() -> Self {
+        Self {
+            memory: vec![MemoryKind::Host],
+            dtypes: DType::ALL.to_vec(),
+            operations: OperationKind::ALL.to_vec(),
+            blocking_host_calls: true,
+        }
+    }
+}
+
+/// Host memory borrowed for a blocking call.
+#[derive(Debug)]
+pub enum HostView<'a> {
+    /// Memory that is read only: the source of a send.
+    Shared {
+        /// The elements as bytes, aligned for their type.
+        bytes: &'a [u8],
+        /// Type of the elements.
+        dtype: DType,
+    },
+    /// Memory that is read and written.
+    Exclusive {
+        /// The elements as bytes, aligned for their type.
+        bytes: &'a mut [u8],
+        /// Type of the elements.
+        dtype: DType,
+    },
+}
+
+impl HostView<'_> {
+    /// Returns the type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Shared { dtype, .. } | Self::Exclusive { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Returns the elements as bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Shared { bytes, .. } => bytes,
+            Self::Exclusive { bytes, .. } => bytes,
+        }
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes().len() / self.dtype().size_bytes()
+    }
+
+    /// Tells whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+}
+
+/// Moves the bytes of one group. Object safe; a [`ProcessGroup`](crate::ProcessGroup) checks the
+/// arguments against [`Engine::capabilities`] before it calls.
+pub trait Engine: Send + Sync {
+    /// Returns the name under which a user chooses the engine.
+    fn name(&self) -> &'static str;
+
+    /// Returns this rank in the group.
+    fn rank(&self) -> usize;
+
+    /// Returns the number of ranks in the group.
+    fn world_size(&self) -> usize;
+
+    /// Returns what the engine can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Starts `operation` behind all operations started before and returns at once. The buffer
+    /// belongs to the work until [`Work::wait`].
+    ///
+    /// # Errors
+    /// The session's failure when it has one; otherwise errors come from the work.
+    fn start(&self, operation: Operation, buffer: Buffer, deadline: Instant) -> Result<Work>;
+
+    /// Runs `operation` on borrowed host memory, behind all operations started before.
+    ///
+    /// The default copies through [`Engine::start`].
+    ///
+    /// # Errors
+    /// Those of the collective.
+    fn run(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
+        let mut copy = HostBuffer::zeros(view.dtype(), view.len());
+        copy.as_bytes_mut().copy_from_slice(view.bytes());
+        let done = self.start(operation, Buffer::Host(copy), deadline)?.wait()?.into_host()?;
+        if let HostView::Exclusive { bytes, .. } = view {
+            bytes.copy_from_slice(done.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Makes the engine of a new group from some ranks of this one, with connections and an
+    /// order of its own. `members` are ranks of this group in the new group's order and contain
+    /// this rank; `identity` is unique among all groups and equal on all members.
+    ///
+    /// # Collective
+    /// Called by all `members`, and by no other rank.
+    ///
+    /// # Errors
+    /// When a member does not come in time, or the session has failed.
+    fn sub_group(
+        &self,
+        identity: &str,
+        members: &[usize],
+        timeout: Duration,
+    ) -> Result<Arc<dyn Engine>>;
+
+    /// Ends the session of every rank with an error that names this rank and `reason`.
+    fn abort(&self, reason: &str);
+
+    /// Returns the number of payload bytes that this rank has sent in this group.
+    fn bytes_sent(&self) -> u64 {
+        0
+    }
+
+    /// Returns a number per rank that is equal for ranks on the same machine.
+    fn machines(&self) -> Vec<u64> {
+        vec![0; self.world_size()]
+    }
+
+    /// Returns the failure that has ended the session, if any.
+    fn failure(&self) -> Option<CommError> {
+        None
+    }
+}

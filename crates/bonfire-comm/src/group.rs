@@ -1,0 +1,528 @@
+//! A set of ranks that communicate.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::engine::HostView;
+use crate::links::SingleConnector;
+use crate::membership::{Board, LocalMembership};
+use crate::ring_engine::{RingEngine, nothing};
+use crate::{
+    Buffer, Capabilities, CommError, DType, Element, Engine, Operation, ReduceOp, Result, Work,
+};
+
+/// Deadline of a collective when none was chosen, as in PyTorch's gloo and NCCL groups.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Most bytes that the control plane gathers in one call.
+const MAX_CONTROL_BYTES: usize = 1 << 30;
+
+/// Returns the instant `timeout` from now; a timeout beyond all bounds is a year.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + timeout.min(YEAR)
+}
+
+/// A set of ranks and the engine that moves bytes between them. Clones are the same group.
+///
+/// Every rank of a group calls the same collectives in the same order. Work whose order may
+/// differ between ranks goes to a [`duplicate`](Self::duplicate). The blocking calls and
+/// `start_*` share one order: a blocking call waits for everything started before it.
+///
+/// Every call can return the failure of the session: the death, the departure or the error of
+/// another rank, always within the group's timeout. Slices that a failed call was to fill hold
+/// unspecified values.
+#[derive(Clone)]
+pub struct ProcessGroup {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<dyn Engine>,
+    name: String,
+    identity: String,
+    timeout: Duration,
+    children: AtomicU64,
+}
+
+impl fmt::Debug for ProcessGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessGroup")
+            .field("name", &self.name())
+            .field("engine", &self.engine_name())
+            .field("rank", &self.rank())
+            .field("world_size", &self.world_size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProcessGroup {
+    /// Makes a group of one rank, without sockets or threads.
+    pub fn single() -> Self {
+        Self::single_with_timeout(DEFAULT_TIMEOUT)
+    }
+
+    pub(crate) fn single_with_timeout(timeout: Duration) -> Self {
+        let membership = Arc::new(LocalMembership::new(0, Board::new(1)));
+        let engine =
+            RingEngine::connect("world", vec![0], Arc::new(SingleConnector), membership, timeout);
+        match engine {
+            Ok(engine) => Self::from_engine(Arc::new(engine), "world", timeout),
+            Err(error) => unreachable!("a group of one rank connects to nobody: {error}"),
+        }
+    }
+
+    /// Wraps an engine, for engines of other crates and for tests.
+    pub fn from_engine(engine: Arc<dyn Engine>, name: &str, timeout: Duration) -> Self {
+        Self::with_identity(engine, name, name.to_owned(), timeout)
+    }
+
+    fn with_identity(
+        engine: Arc<dyn Engine>,
+        name: &str,
+        identity: String,
+        timeout: Duration,
+    ) -> Self {
+        let name = name.to_owned();
+        let children = AtomicU64::new(0);
+        Self { inner: Arc::new(Inner { engine, name, identity, timeout, children }) }
+    }
+
+    /// Returns the engine, for engines that build on another.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn engine(&self) -> Arc<dyn Engine> {
+        self.inner.engine.clone()
+    }
+
+    /// Returns this rank in the group.
+    pub fn rank(&self) -> usize {
+        self.inner.engine.rank()
+    }
+
+    /// Returns the number of ranks in the group.
+    pub fn world_size(&self) -> usize {
+        self.inner.engine.world_size()
+    }
+
+    /// Returns the name given at creation; the first group is called `world`.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Returns the name of the engine.
+    pub fn engine_name(&self) -> &'static str {
+        self.inner.engine.name()
+    }
+
+    /// Returns the time after which a collective fails.
+    pub fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    /// Returns what the engine can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.engine.capabilities()
+    }
+
+    /// Returns on how many machines the ranks of this group run.
+    pub fn num_machines(&self) -> usize {
+        self.inner.engine.machines().into_iter().collect::<BTreeSet<_>>().len()
+    }
+
+    /// Returns the payload bytes that this rank has sent in this group.
+    pub fn bytes_sent(&self) -> u64 {
+        self.inner.engine.bytes_sent()
+    }
+
+    /// Returns the failure that has ended the session, if any.
+    pub fn failure(&self) -> Option<CommError> {
+        self.inner.engine.failure()
+    }
+
+    /// Ends the session: pending and later collectives of every rank, in every group, return an
+    /// error that names this rank and `reason`.
+    pub fn abort(&self, reason: &str) {
+        self.inner.engine.abort(reason);
+    }
+
+    /// Makes a group of the same ranks with connections and an order of its own.
+    ///
+    /// # Collective
+    /// Called by all ranks with the same name; blocks until all have.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] when the names differ; otherwise the failures of any collective.
+    pub fn duplicate(&self, name: &str) -> Result<Self> {
+        let names = self.all_gather_bytes(name.as_bytes())?;
+        if let Some(peer) = names.iter().position(|other| other != name.as_bytes()) {
+            let error = CommError::Mismatch {
+                group: self.inner.identity.clone(),
+                rank: self.rank(),
+                peer,
+                local: format!("duplicate({name:?})"),
+                remote: format!("duplicate({:?})", String::from_utf8_lossy(&names[peer])),
+            };
+            self.abort(&error.to_string());
+            return Err(error);
+        }
+        let members: Vec<usize> = (0..self.world_size()).collect();
+        self.child(name, &members, self.next_child())
+    }
+
+    /// Makes groups of the ranks that give the same color, ordered by key, then by rank; a rank
+    /// that gives no color gets no group.
+    ///
+    /// # Collective
+    /// Called by all ranks; blocks until all have.
+    ///
+    /// # Errors
+    /// The failures of any collective.
+    ///
+    /// # Reference
+    /// `MPI_Comm_split`; no color is `MPI_UNDEFINED`.
+    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
+        let flag = i64::from(color.is_some());
+        let mine = [flag, color.unwrap_or(0).cast_signed(), key];
+        let mut table = vec![0i64; 3 * self.world_size()];
+        self.all_gather(&mine, &mut table)?;
+        let child = self.next_child();
+        let Some(color) = color else { return Ok(None) };
+        let mut members: Vec<(i64, usize)> = table
+            .chunks_exact(3)
+            .enumerate()
+            .filter(|(_, row)| row[..2] == mine[..2])
+            .map(|(rank, row)| (row[2], rank))
+            .collect();
+        members.sort_unstable();
+        let members: Vec<usize> = members.into_iter().map(|(_, rank)| rank).collect();
+        self.child(&format!("{}.{color}", self.name()), &members, child).map(Some)
+    }
+
+    fn next_child(&self) -> u64 {
+        self.inner.children.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn child(&self, name: &str, members: &[usize], index: u64) -> Result<Self> {
+        let identity = format!("{}/{name}#{index}", self.inner.identity);
+        let engine = self.inner.engine.sub_group(&identity, members, self.timeout())?;
+        Ok(Self::with_identity(engine, name, identity, self.timeout()))
+    }
+
+    /// Reduces `data` over all ranks; every rank ends with the same bits.
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length and operation; blocks. Deterministic.
+    ///
+    /// # Errors
+    /// The failures of any collective.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
+        self.run(Operation::AllReduce(op), exclusive(data))
+    }
+
+    /// Copies `data` of rank `root` to every rank.
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length and root. The root may return before the others.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`] for a root outside; otherwise the failures of any collective.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
+        self.run(Operation::Broadcast { root }, exclusive(data))
+    }
+
+    /// Puts the `input` of every rank into `output`, in the order of the ranks.
+    ///
+    /// # Shapes
+    /// `output.len() == input.len() * world_size`
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length; blocks.
+    ///
+    /// # Errors
+    /// [`CommError::WrongLength`] for other shapes; otherwise the failures of any collective.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.expect_scaled("all_gather", "output", input.len(), output.len())?;
+        let own = self.rank() * input.len();
+        output[own..own + input.len()].copy_from_slice(input);
+        self.run(Operation::AllGather, exclusive(output))
+    }
+
+    /// Reduces `input` over all ranks and gives rank r the r-th part of the result.
+    ///
+    /// # Shapes
+    /// `input.len() == output.len() * world_size`
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length and operation; blocks. Deterministic.
+    ///
+    /// # Errors
+    /// [`CommError::WrongLength`] for other shapes; otherwise the failures of any collective.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.expect_scaled("reduce_scatter", "input", output.len(), input.len())?;
+        let mut partial = input.to_vec();
+        self.run(Operation::ReduceScatter(op), exclusive(&mut partial))?;
+        let own = self.rank() * output.len();
+        output.copy_from_slice(&partial[own..own + output.len()]);
+        Ok(())
+    }
+
+    /// Waits until every rank has called it.
+    ///
+    /// # Collective
+    /// Called by all ranks; blocks.
+    ///
+    /// # Errors
+    /// The failures of any collective.
+    pub fn barrier(&self) -> Result<()> {
+        self.run(Operation::Barrier, nothing())
+    }
+
+    /// Sends `data` to rank `to`, which must receive it. May return before it has arrived.
+    ///
+    /// Two ranks that send to each other before either receives wait for each other when the
+    /// data does not fit into the buffers between them; let one receive first.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`]; [`CommError::Mismatch`] on the receiver if it expects another
+    /// type or length; otherwise the failures of any collective.
+    pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
+        let view = HostView::Shared { bytes: bytemuck::cast_slice(data), dtype: T::DTYPE };
+        self.run(Operation::Send { to }, view)
+    }
+
+    /// Receives `data` from rank `from`.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
+        self.run(Operation::Recv { from }, exclusive(data))
+    }
+
+    /// Starts [`Self::all_reduce`] in place.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_all_reduce(&self, buffer: impl Into<Buffer>, op: ReduceOp) -> Result<Work> {
+        self.start(Operation::AllReduce(op), buffer.into())
+    }
+
+    /// Starts [`Self::broadcast`] in place.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_broadcast(&self, buffer: impl Into<Buffer>, root: usize) -> Result<Work> {
+        self.start(Operation::Broadcast { root }, buffer.into())
+    }
+
+    /// Starts an all-gather in place: the buffer has a part for each rank, and rank r has filled
+    /// part r.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_all_gather(&self, buffer: impl Into<Buffer>) -> Result<Work> {
+        self.start(Operation::AllGather, buffer.into())
+    }
+
+    /// Starts a reduce-scatter in place: the buffer has a part for each rank, and rank r finds
+    /// its result in part r; the other parts hold unspecified values afterwards.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_reduce_scatter(&self, buffer: impl Into<Buffer>, op: ReduceOp) -> Result<Work> {
+        self.start(Operation::ReduceScatter(op), buffer.into())
+    }
+
+    /// Starts [`Self::barrier`]; the work gives back an empty buffer.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_barrier(&self) -> Result<Work> {
+        self.start(Operation::Barrier, Buffer::from(Vec::<u8>::new()))
+    }
+
+    /// Starts [`Self::send`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_send(&self, buffer: impl Into<Buffer>, to: usize) -> Result<Work> {
+        self.start(Operation::Send { to }, buffer.into())
+    }
+
+    /// Starts [`Self::recv`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_recv(&self, buffer: impl Into<Buffer>, from: usize) -> Result<Work> {
+        self.start(Operation::Recv { from }, buffer.into())
+    }
+
+    /// Starts an operation behind all others of this group and returns at once, unless 64 are
+    /// pending. The work owns the buffer until it is waited for.
+    ///
+    /// # Collective
+    /// As the operation. The deadline runs from this call.
+    ///
+    /// # Errors
+    /// [`CommError::Unsupported`], [`CommError::NoSuchRank`] or [`CommError::WrongLength`] for
+    /// arguments, the session's failure if it has one; the rest comes from [`Work::wait`].
+    pub fn start(&self, operation: Operation, buffer: Buffer) -> Result<Work> {
+        self.check(operation, buffer.dtype(), buffer.len())?;
+        let capabilities = self.capabilities();
+        if !capabilities.memory.contains(&buffer.memory()) {
+            return Err(self.unsupported(format!("{} memory", buffer.memory())));
+        }
+        self.inner.engine.start(operation, buffer, deadline_after(self.timeout()))
+    }
+
+    /// Gathers byte strings of different lengths from all ranks, in the order of the ranks.
+    ///
+    /// # Collective
+    /// Called by all ranks; blocks. Two collectives: do not call it from two threads at once.
+    ///
+    /// # Errors
+    /// [`CommError::WrongLength`] for more than 1 GiB over all ranks; otherwise the failures of
+    /// any collective.
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut lens = vec![0i64; self.world_size()];
+        self.all_gather(&[bytes.len() as i64], &mut lens)?;
+        // Padded to the longest: the control plane is small, and one ring serves all shapes.
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        let longest = self.control_len("all_gather_bytes", longest)?;
+        let mut padded = bytes.to_vec();
+        padded.resize(longest, 0);
+        let mut gathered = vec![0u8; longest * self.world_size()];
+        self.all_gather(&padded, &mut gathered)?;
+        let part = |(rank, &len): (usize, &i64)| {
+            let start = rank * longest;
+            gathered[start..start + usize::try_from(len).unwrap_or(0).min(longest)].to_vec()
+        };
+        Ok(lens.iter().enumerate().map(part).collect())
+    }
+
+    /// Gives every rank the bytes of rank `root`; the other ranks' argument is ignored.
+    ///
+    /// # Collective
+    /// Called by all ranks with the same root. Two collectives: do not call it from two threads
+    /// at once.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`]; [`CommError::WrongLength`] for more than 1 GiB; otherwise the
+    /// failures of any collective.
+    pub fn broadcast_bytes(&self, mut bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
+        let mut len = [bytes.len() as i64];
+        self.broadcast(&mut len, root)?;
+        bytes.resize(self.control_len("broadcast_bytes", len[0])?, 0);
+        self.broadcast(&mut bytes, root)?;
+        Ok(bytes)
+    }
+
+    /// Bounds a length that other ranks told. All ranks come to the same verdict.
+    fn control_len(&self, operation: &'static str, len: i64) -> Result<usize> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len.saturating_mul(self.world_size()) <= MAX_CONTROL_BYTES {
+            return Ok(len);
+        }
+        let limit = MAX_CONTROL_BYTES / self.world_size();
+        let expected = format!("at most {limit}");
+        Err(CommError::WrongLength { operation, what: "message", expected, got: len })
+    }
+
+    fn run(&self, operation: Operation, view: HostView<'_>) -> Result<()> {
+        self.check(operation, view.dtype(), view.len())?;
+        self.inner.engine.run(operation, view, deadline_after(self.timeout()))
+    }
+
+    /// Checks the arguments against the group and the engine, before any rank is involved.
+    fn check(&self, operation: Operation, dtype: DType, len: usize) -> Result<()> {
+        let capabilities = self.capabilities();
+        if !capabilities.operations.contains(&operation.kind()) {
+            return Err(self.unsupported(operation.to_string()));
+        }
+        if !capabilities.dtypes.contains(&dtype) {
+            return Err(self.unsupported(format!("{dtype} elements")));
+        }
+        match operation {
+            Operation::Broadcast { root } => self.expect_rank("root", root, true),
+            Operation::Send { to } => self.expect_rank("destination", to, false),
+            Operation::Recv { from } => self.expect_rank("source", from, false),
+            Operation::AllGather => self.expect_parts("all_gather", len),
+            Operation::ReduceScatter(_) => self.expect_parts("reduce_scatter", len),
+            Operation::AllReduce(_) | Operation::Barrier => Ok(()),
+        }
+    }
+
+    fn unsupported(&self, what: String) -> CommError {
+        CommError::Unsupported { engine: self.engine_name(), what }
+    }
+
+    fn expect_rank(&self, role: &'static str, rank: usize, own_allowed: bool) -> Result<()> {
+        if rank < self.world_size() && (own_allowed || rank != self.rank()) {
+            return Ok(());
+        }
+        let role = if rank == self.rank() { "this rank itself: rank" } else { role };
+        let (group, world_size) = (self.inner.identity.clone(), self.world_size());
+        Err(CommError::NoSuchRank { role, rank, group, world_size })
+    }
+
+    fn expect_parts(&self, operation: &'static str, len: usize) -> Result<()> {
+        if len.is_multiple_of(self.world_size()) {
+            return Ok(());
+        }
+        let expected = format!("a multiple of {}", self.world_size());
+        Err(CommError::WrongLength { operation, what: "buffer", expected, got: len })
+    }
+
+    fn expect_scaled(
+        &self,
+        operation: &'static str,
+        what: &'static str,
+        part: usize,
+        whole: usize,
+    ) -> Result<()> {
+        let expected = part * self.world_size();
+        if whole == expected {
+            return Ok(());
+        }
+        Err(CommError::WrongLength { operation, what, expected: expected.to_string(), got: whole })
+    }
+}
+
+fn exclusive<T: Element>(data: &mut [T]) -> HostView<'_> {
+    HostView::Exclusive { bytes: bytemuck::cast_slice_mut(data), dtype: T::DTYPE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_rank_keeps_its_data() {
+        let group = ProcessGroup::single();
+        let mut data = [1.5f32, 2.5];
+        group.all_reduce(&mut data, ReduceOp::Mean).unwrap();
+        group.barrier().unwrap();
+        assert_eq!(group.all_gather_bytes(b"hi").unwrap(), [b"hi".to_vec()]);
+        let work = group.duplicate("x").unwrap().start_all_reduce(data.to_vec(), ReduceOp::Sum);
+        assert_eq!(work.unwrap().wait().unwrap().into_vec::<f32>().unwrap(), data);
+        let split = group.split(Some(3), 0).unwrap().unwrap();
+        assert_eq!((split.world_size(), split.num_machines()), (1, 1));
+        assert_eq!((data, group.bytes_sent()), ([1.5, 2.5], 0));
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_before_anything_is_sent() {
+        let group = ProcessGroup::single();
+        let error = group.broadcast(&mut [0f32], 1).unwrap_err();
+        assert_eq!(error.to_string(), "root 1 is not in group \"world\" of 1 ranks");
+        let error = group.all_gather(&[0f32], &mut [0f32; 2]).unwrap_err();
+        assert_eq!(error.to_string(), "all_gather: output has 2 elements, 1 are needed");
+        assert!(group.send(&[0u8], 0).is_err());
+    }
+}

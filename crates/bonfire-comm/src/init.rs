@@ -1,0 +1,337 @@
+//! The rendezvous: from environment variables to a connected world.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::group::{DEFAULT_TIMEOUT, deadline_after};
+use crate::membership::Membership;
+use crate::mesh::{MeshConnector, MeshListener};
+use crate::presence::{Presence, Seat};
+use crate::ring_engine::RingEngine;
+use crate::store::{ConnectError, Endpoint, Scope};
+use crate::token::{self, TokenFile, TokenSource};
+use crate::wire::{Credentials, Role, Verdict};
+use crate::{CommError, ProcessGroup, RankEnv, Result, Store, StoreOptions, StoreServer};
+
+/// Pause between attempts to connect.
+const RETRY: Duration = Duration::from_millis(20);
+/// Time for an earlier run to release the store's port.
+const PORT_RELEASE: Duration = Duration::from_secs(10);
+
+/// How a world is made.
+#[derive(Debug, Clone)]
+pub struct InitOptions {
+    /// Deadline of every collective. Default 600 s.
+    pub timeout: Duration,
+    /// Deadline of the rendezvous; `None` takes `timeout`.
+    pub rendezvous_timeout: Option<Duration>,
+    /// Whether ranks on several machines may meet without a token. Default false.
+    pub insecure: bool,
+}
+
+impl Default for InitOptions {
+    fn default() -> Self {
+        Self { timeout: DEFAULT_TIMEOUT, rendezvous_timeout: None, insecure: false }
+    }
+}
+
+impl InitOptions {
+    /// Sets the deadline of the rendezvous and of every collective.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    fn meeting_time(&self) -> Duration {
+        self.rendezvous_timeout.unwrap_or(self.timeout)
+    }
+
+    /// Lets ranks on several machines meet without a token, on a network that is trusted.
+    #[must_use]
+    pub fn with_insecure(mut self, insecure: bool) -> Self {
+        self.insecure = insecure;
+        self
+    }
+}
+
+/// Meets the other ranks at the store and connects to them (engine `host`; a world of one rank
+/// needs nobody and gets engine `single`).
+///
+/// # Collective
+/// Called by every rank of the run; blocks until all are there.
+///
+/// # Errors
+/// [`CommError::RendezvousTimeout`] names the ranks that did not come, [`CommError::Refused`] a
+/// wrong token, [`CommError::NoToken`] several machines without one,
+/// [`CommError::WorldSizeMismatch`] ranks that were started for different worlds.
+pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<ProcessGroup> {
+    if env.world_size == 1 {
+        return Ok(ProcessGroup::single_with_timeout(options.timeout));
+    }
+    let deadline = deadline_after(options.meeting_time());
+    let port = env.resolved_store_port()?;
+    let source = TokenSource::of(env, port, options.insecure)?;
+    let host = (!env.store_hosted).then_some(0);
+    let hosted = match host {
+        Some(rank) if rank == env.rank => Some(host_store(env, port, &source)?),
+        _ => None,
+    };
+    let rendezvous = Rendezvous { env, port, source: &source, options: &options, deadline };
+    let (endpoint, store, scope) = rendezvous.enter(hosted.as_ref())?;
+    // The file stays until everybody has met, which is the end of this function.
+    let (server, _token_file) =
+        hosted.map_or((None, None), |hosted| (Some(hosted.server), hosted.token_file));
+    let listener = MeshListener::bind(listen_address(env, &store)?, endpoint.credentials)?;
+    let stream =
+        endpoint.dial(Role::Presence, 0, deadline).map_err(|error| endpoint.failed(&error))?;
+    let seat = Seat { rank: env.rank, world_size: env.world_size, scope: scope.clone(), host };
+    let membership: Arc<dyn Membership> =
+        Arc::new(Presence::join(seat, store.clone(), stream, server)?);
+    let world = rendezvous.meet(&store.with_prefix(&scope.0), &listener, &membership).and_then(
+        |(addresses, machines)| {
+            let connector = MeshConnector::new(listener, addresses, machines, membership.clone());
+            let members = (0..env.world_size).collect();
+            let connector = Arc::new(connector);
+            RingEngine::connect("world", members, connector, membership.clone(), options.timeout)
+        },
+    );
+    match world {
+        Ok(engine) => Ok(ProcessGroup::from_engine(Arc::new(engine), "world", options.timeout)),
+        Err(error) => {
+            if membership.failure().is_none() {
+                membership.abort(&error.to_string());
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The store that this process hosts until it is part of its presence.
+struct Hosted {
+    server: StoreServer,
+    credentials: Credentials,
+    token_file: Option<TokenFile>,
+}
+
+fn host_store(env: &RankEnv, port: u16, source: &TokenSource) -> Result<Hosted> {
+    let (token, token_file) = match source {
+        TokenSource::Given(token) => (Some(token.clone()), None),
+        TokenSource::Open => (None, None),
+        TokenSource::File(path) => {
+            let file = TokenFile::create(path)?;
+            (Some(file.token().to_owned()), Some(file))
+        }
+    };
+    let options = StoreOptions {
+        token: token.clone(),
+        run_id: env.run_id.clone(),
+        restart_count: Some(env.restart_count),
+    };
+    let limit = Instant::now() + PORT_RELEASE;
+    let server = loop {
+        match bind_store(env, port, &options) {
+            Ok(server) => break server,
+            Err(error) if Instant::now() >= limit => return Err(error),
+            Err(_) => std::thread::sleep(RETRY),
+        }
+    };
+    let credentials = Credentials::new(token.as_deref(), &env.run_id, env.restart_count);
+    Ok(Hosted { server, credentials, token_file })
+}
+
+/// Listens on the master address, or on all addresses when that is not one of this machine's own
+/// (behind address translation).
+fn bind_store(env: &RankEnv, port: u16, options: &StoreOptions) -> Result<StoreServer> {
+    let named = (env.master_addr.as_str(), port)
+        .to_socket_addrs()
+        .map_err(|error| {
+            CommError::system(format!("resolve MASTER_ADDR {:?}", env.master_addr), &error)
+        })?
+        .next()
+        .map(|address| StoreServer::bind(address, options));
+    match named {
+        Some(Err(_)) if !env.is_loopback() => {
+            StoreServer::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), options)
+        }
+        Some(result) => result,
+        None => Err(CommError::System {
+            what: format!("resolve MASTER_ADDR {:?}", env.master_addr),
+            detail: "the name has no address".into(),
+        }),
+    }
+}
+
+/// The address on which other ranks reach this one.
+fn listen_address(env: &RankEnv, store: &Store) -> Result<SocketAddr> {
+    let local = store
+        .local_address()
+        .map_err(|error| CommError::system("find this machine's address", &error))?;
+    let ip = match local.ip() {
+        IpAddr::V4(_) if env.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) if env.is_loopback() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    Ok(SocketAddr::new(ip, 0))
+}
+
+/// A rank on its way into the world.
+struct Rendezvous<'a> {
+    env: &'a RankEnv,
+    port: u16,
+    source: &'a TokenSource,
+    options: &'a InitOptions,
+    deadline: Instant,
+}
+
+impl Rendezvous<'_> {
+    /// Connects to the store of *this* session, which may have to wait until the store of an
+    /// earlier one on the same port has closed.
+    fn enter(&self, hosted: Option<&Hosted>) -> Result<(Endpoint, Store, Scope)> {
+        loop {
+            match self.try_enter(hosted)? {
+                Entry::In(endpoint, store, scope) => return Ok((endpoint, store, scope)),
+                Entry::Later(reason) if Instant::now() >= self.deadline => return Err(reason),
+                Entry::Later(_) => std::thread::sleep(RETRY),
+            }
+        }
+    }
+
+    fn try_enter(&self, hosted: Option<&Hosted>) -> Result<Entry> {
+        let env = self.env;
+        let credentials = match (hosted, self.source) {
+            (Some(hosted), _) => hosted.credentials,
+            (None, TokenSource::Given(token)) => self.credentials(Some(token)),
+            (None, TokenSource::Open) => self.credentials(None),
+            (None, TokenSource::File(path)) => match token::read(path)? {
+                Some(token) => self.credentials(Some(&token)),
+                None => return Ok(Entry::Later(self.absent("the store's host has made no token"))),
+            },
+        };
+        let (host, port, rank) = (env.master_addr.clone(), self.port, env.rank);
+        let endpoint = Endpoint { host, port, credentials, rank };
+        let store = match Store::dial(&endpoint, self.options.timeout, self.deadline) {
+            Ok(store) => store,
+            Err(error) if self.is_final(&error) => return Err(endpoint.failed(&error)),
+            Err(error) => return Ok(Entry::Later(endpoint.failed(&error))),
+        };
+        // How often this rank has joined tells the sessions of a run apart.
+        let joined = format!("{}/{}/joined/{}", env.run_id, env.restart_count, env.rank);
+        match store.add(&joined, 1) {
+            Ok(generation) if generation == 1 || env.store_hosted => {
+                let scope = format!("{}/{}/{generation}", env.run_id, env.restart_count);
+                Ok(Entry::In(endpoint, store, Scope(scope)))
+            }
+            Ok(_) => Ok(Entry::Later(CommError::Refused {
+                address: endpoint.address(),
+                rank,
+                reason: format!(
+                    "a process has joined as rank {rank} already; is RANK set differently in \
+                     every process, and has an earlier run on this port ended?"
+                ),
+            })),
+            Err(error) => Ok(Entry::Later(error)),
+        }
+    }
+
+    fn credentials(&self, token: Option<&str>) -> Credentials {
+        Credentials::new(token, &self.env.run_id, self.env.restart_count)
+    }
+
+    fn absent(&self, detail: &str) -> CommError {
+        CommError::Store {
+            address: format!("{}:{}", self.env.master_addr, self.port),
+            detail: format!("{detail}; is rank 0 running?"),
+        }
+    }
+
+    /// A token from the environment does not get better by waiting; one from a file may be that
+    /// of an earlier run.
+    fn is_final(&self, error: &ConnectError) -> bool {
+        match error {
+            ConnectError::Refused(Verdict::WrongToken) => {
+                !matches!(self.source, TokenSource::File(_))
+            }
+            ConnectError::Refused(verdict) => *verdict == Verdict::WrongVersion,
+            ConnectError::Unreachable(_) => false,
+        }
+    }
+
+    /// Tells the others where this rank listens, and hears where they do.
+    fn meet(
+        &self,
+        store: &Store,
+        listener: &MeshListener,
+        membership: &Arc<dyn Membership>,
+    ) -> Result<(Vec<SocketAddr>, Arc<[u64]>)> {
+        let env = self.env;
+        let world = (env.world_size as u64).to_le_bytes();
+        let agreed = store.compare_set("world_size", &[], &world)?;
+        if agreed != world {
+            let expected = agreed.try_into().map_or(0, |bytes| u64::from_le_bytes(bytes) as usize);
+            return Err(CommError::WorldSizeMismatch {
+                rank: env.rank,
+                expected,
+                got: env.world_size,
+            });
+        }
+        let card = format!("{} {}", listener.address(), machine_id());
+        store.set(&card_key(env.rank), card.as_bytes())?;
+        let mut addresses = Vec::with_capacity(env.world_size);
+        let mut machines = Vec::with_capacity(env.world_size);
+        for rank in 0..env.world_size {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            let card = match store.get(&card_key(rank), left) {
+                Err(CommError::StoreTimeout { .. }) => return Err(self.incomplete(store)),
+                other => membership.failure().map_or(other, Err)?,
+            };
+            let (address, machine) = parse_card(&card).ok_or_else(|| CommError::Store {
+                address: store.address(),
+                detail: format!("rank {rank} left an address that does not parse"),
+            })?;
+            addresses.push(address);
+            machines.push(machine);
+        }
+        Ok((addresses, machines.into()))
+    }
+
+    /// Finds out who did not come.
+    fn incomplete(&self, store: &Store) -> CommError {
+        let is_missing =
+            |rank: &usize| store.try_get(&card_key(*rank)).is_ok_and(|card| card.is_none());
+        CommError::RendezvousTimeout {
+            rank: self.env.rank,
+            address: store.address(),
+            missing: (0..self.env.world_size).filter(is_missing).collect(),
+            timeout: self.options.meeting_time(),
+        }
+    }
+}
+
+/// The outcome of an attempt to enter.
+enum Entry {
+    In(Endpoint, Store, Scope),
+    Later(CommError),
+}
+
+fn card_key(rank: usize) -> String {
+    format!("rank/{rank}")
+}
+
+fn parse_card(card: &[u8]) -> Option<(SocketAddr, u64)> {
+    let (address, machine) = std::str::from_utf8(card).ok()?.split_once(' ')?;
+    Some((address.parse().ok()?, machine.parse().ok()?))
+}
+
+/// A number that is the same for all processes of a machine since it was started.
+fn machine_id() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    xxh3_64(format!("{boot}{}", read("/proc/sys/kernel/hostname")).as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Ranks, process groups, the rendezvous store and collectives over host slices and device
+//! buffers. This crate knows nothing of Burn.
+//!
+//! A [`ProcessGroup`] is a set of ranks and one [`Engine`] that moves bytes between them:
+//!
+//! - `single`: one rank, no sockets ([`ProcessGroup::single`]);
+//! - `local`: a thread per rank in one process ([`local::spawn`]);
+//! - `host`: a process per rank over TCP ([`init_process_group`]).
+//!
+//! Every collective has a sequence number, a fingerprint that the receiver checks, and a
+//! deadline. The first failure of any rank is latched and pushed to all of them, so that a
+//! collective never hangs and every rank's error names the culprit. `README.md` of this crate
+//! describes the wire protocol and the failure state machine.
+//!
+//! ```
+//! use bonfire_comm::{ReduceOp, local};
+//!
+//! let sums = local::spawn(3, |group| {
+//!     let mut data = vec![group.rank() as f32; 4];
+//!     group.all_reduce(&mut data, ReduceOp::Sum).map(|()| data)
+//! });
+//! for sum in sums {
+//!     assert_eq!(sum?, vec![3.0; 4]);
+//! }
+//! # Ok::<(), bonfire_comm::CommError>(())
+//! ```
+
+mod buffer;
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+mod dtype;
+mod engine;
+mod env;
+mod error;
+mod failure;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+mod group;
+mod header;
+mod init;
+mod links;
+pub mod local;
+mod membership;
+mod mesh;
+mod presence;
+mod reduce;
+mod ring;
+mod ring_engine;
+mod store;
+mod sync;
+#[cfg(test)]
+mod testing;
+mod token;
+mod wire;
+mod work;
+
+pub use buffer::{Buffer, DeviceBuffer, HostBuffer};
+pub use dtype::{DType, Element};
+pub use engine::{Capabilities, Engine, HostView, MemoryKind, Operation, OperationKind};
+pub use env::RankEnv;
+pub use error::CommError;
+pub use group::ProcessGroup;
+pub use init::{InitOptions, init_process_group};
+pub use reduce::ReduceOp;
+pub use store::{Store, StoreOptions, StoreServer};
+pub use work::{Work, WorkHandle};
+
+/// The result of this crate's fallible calls.
+pub type Result<T, E = CommError> = std::result::Result<T, E>;

@@ -1,0 +1,184 @@
+//! Connections between the processes of a group.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::links::{Connector, Links, NoLinks, TcpLinks, tune};
+use crate::membership::{LATCH_PERIOD, Membership};
+use crate::store::{Acceptor, ConnectError, Endpoint};
+use crate::sync::lock;
+use crate::wire::{Credentials, Hello, Role};
+use crate::{CommError, Result};
+
+/// Connections that may wait for their group to be made.
+const MAX_WAITING: usize = 4096;
+
+/// Connections that other ranks have made, until their group takes them.
+#[derive(Default)]
+struct Arrivals {
+    streams: Mutex<HashMap<(u64, usize), TcpStream>>,
+    changed: Condvar,
+}
+
+impl Arrivals {
+    fn add(&self, stream: TcpStream, hello: &Hello) {
+        let mut streams = lock(&self.streams);
+        if hello.role == Role::Mesh && streams.len() < MAX_WAITING {
+            streams.insert((hello.group, hello.rank as usize), stream);
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// The listener of this process, before it knows its peers.
+pub(crate) struct MeshListener {
+    acceptor: Acceptor,
+    arrivals: Arc<Arrivals>,
+    credentials: Credentials,
+}
+
+impl MeshListener {
+    /// Listens on a free port of `address`.
+    pub(crate) fn bind(mut address: SocketAddr, credentials: Credentials) -> Result<Self> {
+        address.set_port(0);
+        let failed = |error: std::io::Error| {
+            CommError::system(format!("listen on {} for other ranks", address.ip()), &error)
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let arrivals = Arc::new(Arrivals::default());
+        // The acceptor must not keep connections alive after the mesh is gone.
+        let target: Weak<Arrivals> = Arc::downgrade(&arrivals);
+        let handler = move |stream: TcpStream, hello: Hello| {
+            if let Some(arrivals) = target.upgrade() {
+                arrivals.add(stream, &hello);
+            }
+        };
+        let acceptor = Acceptor::start(listener, credentials, true, handler).map_err(failed)?;
+        Ok(Self { acceptor, arrivals, credentials })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.acceptor.address()
+    }
+}
+
+/// Makes the links of the groups of a process.
+pub(crate) struct MeshConnector {
+    listener: MeshListener,
+    /// Address of each rank of the world.
+    addresses: Vec<SocketAddr>,
+    machines: Arc<[u64]>,
+    membership: Arc<dyn Membership>,
+}
+
+impl MeshConnector {
+    pub(crate) fn new(
+        listener: MeshListener,
+        addresses: Vec<SocketAddr>,
+        machines: Arc<[u64]>,
+        membership: Arc<dyn Membership>,
+    ) -> Self {
+        Self { listener, addresses, machines, membership }
+    }
+
+    /// Connects to a rank that comes before this one in the group.
+    fn dial(
+        &self,
+        identity: &str,
+        rank: usize,
+        member: usize,
+        deadline: Instant,
+    ) -> Result<TcpStream> {
+        let address = self.addresses[member];
+        let credentials = self.listener.credentials;
+        let endpoint =
+            Endpoint { host: address.ip().to_string(), port: address.port(), credentials, rank };
+        let group = xxh3_64(identity.as_bytes());
+        match endpoint.dial(Role::Mesh, group, deadline) {
+            Ok(stream) => Ok(stream),
+            Err(error @ ConnectError::Refused(_)) => Err(endpoint.failed(&error)),
+            Err(ConnectError::Unreachable(error)) => {
+                let operation = "creation of the group".to_owned();
+                let cause = self.membership.cause_of_loss(member, identity, &operation);
+                Err(cause.unwrap_or_else(|| CommError::LinkLost {
+                    group: identity.to_owned(),
+                    peer: member,
+                    operation,
+                    detail: format!("cannot connect to {address}: {error}"),
+                }))
+            }
+        }
+    }
+
+    /// Waits for the connection of a rank that comes after this one in the group.
+    fn take(
+        &self,
+        identity: &str,
+        rank: usize,
+        peer: usize,
+        deadline: Instant,
+    ) -> Result<TcpStream> {
+        let group = xxh3_64(identity.as_bytes());
+        let start = Instant::now();
+        let mut streams = lock(&self.listener.arrivals.streams);
+        loop {
+            if let Some(stream) = streams.remove(&(group, peer)) {
+                return Ok(stream);
+            }
+            if let Some(failure) = self.membership.failure() {
+                return Err(failure);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(CommError::Timeout {
+                    group: identity.to_owned(),
+                    rank,
+                    operation: "creation of the group".into(),
+                    timeout: start.elapsed(),
+                    missing: format!("rank(s) [{peer}] did not connect"),
+                });
+            }
+            let wait = self.listener.arrivals.changed.wait_timeout(streams, left.min(LATCH_PERIOD));
+            streams = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Connector for MeshConnector {
+    fn engine(&self) -> &'static str {
+        "host"
+    }
+
+    fn connect(
+        &self,
+        identity: &str,
+        members: &[usize],
+        rank: usize,
+        deadline: Instant,
+    ) -> Result<Box<dyn Links>> {
+        if members.len() == 1 {
+            return Ok(Box::new(NoLinks));
+        }
+        let mut streams: Vec<Option<TcpStream>> = Vec::with_capacity(members.len());
+        for (peer, &member) in members.iter().enumerate() {
+            let stream = match peer.cmp(&rank) {
+                std::cmp::Ordering::Less => Some(self.dial(identity, rank, member, deadline)?),
+                std::cmp::Ordering::Equal => None,
+                std::cmp::Ordering::Greater => Some(self.take(identity, rank, peer, deadline)?),
+            };
+            stream.iter().for_each(tune);
+            streams.push(stream);
+        }
+        let links = TcpLinks::new(streams)
+            .map_err(|error| CommError::system("make a connection non-blocking", &error))?;
+        Ok(Box::new(links))
+    }
+
+    fn machines(&self) -> Arc<[u64]> {
+        self.machines.clone()
+    }
+}

@@ -1,0 +1,226 @@
+//! Membership of a rank that is a process: its presence connection to the store.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, bounded};
+
+use crate::failure::{Failure, FailureKind};
+use crate::membership::{Entered, Latch, Membership};
+use crate::store::{Note, Scope, Store, StoreServer};
+use crate::sync::lock;
+use crate::wire::{read_frame, write_frame};
+use crate::{CommError, Result};
+
+/// Time for the server to take notice of a goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// Time for the other ranks to tell how far they are.
+const PROGRESS: Duration = Duration::from_millis(700);
+
+/// What this process knows of its session. Dropping it is the goodbye.
+pub(crate) struct Presence {
+    rank: usize,
+    scope: Scope,
+    store: Store,
+    notebook: Arc<Notebook>,
+    listener: Option<JoinHandle<()>>,
+    ended: Receiver<()>,
+    /// The store, when this process hosts it; it outlives the goodbye.
+    server: Mutex<Option<StoreServer>>,
+}
+
+/// What the listening thread writes down.
+struct Notebook {
+    /// Where notes to the store are written, one at a time.
+    writer: Mutex<TcpStream>,
+    rank: usize,
+    address: String,
+    /// The rank that hosts the store; none when the launcher does.
+    host: Option<usize>,
+    latch: Latch,
+    left: Vec<AtomicBool>,
+    closing: AtomicBool,
+    progress: Mutex<BTreeMap<String, Entered>>,
+}
+
+/// Who takes part in a session.
+pub(crate) struct Seat {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) scope: Scope,
+    /// The rank that hosts the store; none when the launcher does.
+    pub(crate) host: Option<usize>,
+}
+
+impl Presence {
+    /// Joins the session over a connection that said its hello.
+    pub(crate) fn join(
+        seat: Seat,
+        store: Store,
+        mut stream: TcpStream,
+        server: Option<StoreServer>,
+    ) -> Result<Self> {
+        let failed = |error: io::Error| CommError::system("join the session at the store", &error);
+        let (kind, payload) = Note::Join(seat.scope.clone()).encode();
+        write_frame(&mut stream, kind, &[&payload]).map_err(failed)?;
+        // A store that does not listen must not stop this rank.
+        stream.set_write_timeout(Some(GOODBYE)).map_err(failed)?;
+        let mut reader = stream.try_clone().map_err(failed)?;
+        let notebook = Arc::new(Notebook {
+            writer: Mutex::new(stream),
+            rank: seat.rank,
+            address: store.address(),
+            host: seat.host,
+            latch: Latch::default(),
+            left: (0..seat.world_size).map(|_| AtomicBool::new(false)).collect(),
+            closing: AtomicBool::new(false),
+            progress: Mutex::default(),
+        });
+        let (end, ended) = bounded(1);
+        let book = notebook.clone();
+        let listener = std::thread::Builder::new()
+            .name("comm presence".into())
+            .spawn(move || {
+                book.listen(&mut reader);
+                let _ = end.send(());
+            })
+            .map_err(failed)?;
+        Ok(Self {
+            rank: seat.rank,
+            scope: seat.scope,
+            store,
+            notebook,
+            listener: Some(listener),
+            ended,
+            server: Mutex::new(server),
+        })
+    }
+
+    fn ask_progress(&self, group: &str, members: &[usize]) -> Result<Vec<Option<u64>>, CommError> {
+        // The store's host may be the rank that is stopped.
+        let store = self.store.with_timeout(PROGRESS);
+        let read = |rank: &usize| {
+            let value = store.try_get(&self.scope.key(&format!("progress/{group}/{rank}")))?;
+            let value = value.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+            Ok(value)
+        };
+        self.notebook.tell(&Note::Query(group.to_owned()));
+        let limit = Instant::now() + PROGRESS;
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let answers: Vec<_> = members.iter().map(read).collect::<Result<_>>()?;
+            if answers.iter().all(Option::is_some) || Instant::now() >= limit {
+                return Ok(answers);
+            }
+        }
+    }
+}
+
+impl Notebook {
+    fn tell(&self, note: &Note) {
+        let (kind, payload) = note.encode();
+        // A store that cannot be told is noticed by the listening thread.
+        let _ = write_frame(&mut *lock(&self.writer), kind, &[&payload]);
+    }
+
+    /// Hears the store until the connection ends.
+    fn listen(&self, stream: &mut TcpStream) {
+        while let Ok((kind, payload)) = read_frame(stream) {
+            match Note::decode(kind, &payload) {
+                Some(Note::Failure(failure)) => {
+                    if self.latch.set(failure) {
+                        tracing::debug!(rank = self.rank, "heard of the session's failure");
+                    }
+                }
+                Some(Note::Left(rank)) => self.set_left(rank),
+                Some(Note::Closing) => {
+                    self.closing.store(true, Ordering::Release);
+                    self.host.into_iter().for_each(|host| self.set_left(host));
+                }
+                Some(Note::Query(group)) => {
+                    let entered = lock(&self.progress).get(&group).cloned();
+                    if let Some(entered) = entered {
+                        self.tell(&Note::Progress(group, entered.load(Ordering::Relaxed)));
+                    }
+                }
+                _ => break,
+            }
+        }
+        if !self.closing.load(Ordering::Acquire) {
+            self.latch.set(self.loss_of_store());
+        }
+    }
+
+    fn loss_of_store(&self) -> Failure {
+        match self.host {
+            Some(host) => Failure::new(
+                host,
+                FailureKind::Died,
+                "connection to the store, which it hosts, closed without goodbye",
+            ),
+            None => Failure::new(self.rank, FailureKind::StoreLost, self.address.clone()),
+        }
+    }
+
+    fn set_left(&self, rank: usize) {
+        if let Some(left) = self.left.get(rank) {
+            left.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Membership for Presence {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn failure(&self) -> Option<CommError> {
+        self.notebook.latch.get().map(CommError::from)
+    }
+
+    fn fail(&self, failure: Failure) {
+        if self.notebook.latch.set(failure.clone()) {
+            self.notebook.tell(&Note::Failure(failure));
+        }
+    }
+
+    fn has_left(&self, rank: usize) -> bool {
+        self.notebook.left.get(rank).is_none_or(|left| left.load(Ordering::Acquire))
+    }
+
+    fn register(&self, group: &str, entered: Entered) {
+        lock(&self.notebook.progress).insert(group.to_owned(), entered);
+    }
+
+    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Option<u64>>, String> {
+        self.ask_progress(group, members).map_err(|_| match self.notebook.host {
+            Some(host) => format!("rank {host}, which hosts the store, does not answer"),
+            None => format!("the store at {} does not answer", self.notebook.address),
+        })
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fail(Failure::new(self.rank, FailureKind::Died, "it panicked"));
+        }
+        self.notebook.closing.store(true, Ordering::Release);
+        self.notebook.tell(&Note::Goodbye);
+        let stream = lock(&self.notebook.writer);
+        // Only this direction: an unread note must not turn the goodbye into a reset.
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = self.ended.recv_timeout(GOODBYE);
+        let _ = stream.shutdown(Shutdown::Both);
+        drop(stream);
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+        drop(lock(&self.server).take());
+    }
+}

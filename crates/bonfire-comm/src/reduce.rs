@@ -1,0 +1,215 @@
+//! Reduction of one span of elements into another.
+
+use std::fmt;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::{CommError, DType, Result};
+
+/// How elements of several ranks are combined.
+///
+/// Sums of integers wrap; the mean of integers is the sum divided with truncation. Half types
+/// are added in `f32` and rounded after each rank. A NaN on any rank gives NaN, for all four.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReduceOp {
+    /// The sum over ranks.
+    Sum,
+    /// The sum over ranks divided by the number of ranks.
+    Mean,
+    /// The smallest element.
+    Min,
+    /// The largest element.
+    Max,
+}
+
+impl ReduceOp {
+    /// Every operation, in the order of the wire codes.
+    pub const ALL: [ReduceOp; 4] = [Self::Sum, Self::Mean, Self::Min, Self::Max];
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+            Self::Min => "min",
+            Self::Max => "max",
+        })
+    }
+}
+
+trait Arithmetic: bytemuck::Pod {
+    fn add(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+    fn divide(self, count: usize) -> Self;
+}
+
+macro_rules! float_arithmetic {
+    ($($type:ty),*) => {$(
+        impl Arithmetic for $type {
+            fn add(self, other: Self) -> Self { self + other }
+            // `a < b` is false when a NaN is involved: the second test lets it win.
+            #[allow(clippy::eq_op, reason = "the portable test for NaN that vectorises")]
+            fn smaller(self, other: Self) -> Self {
+                if other < self || other != other { other } else { self }
+            }
+            #[allow(clippy::eq_op, reason = "the portable test for NaN that vectorises")]
+            fn larger(self, other: Self) -> Self {
+                if other > self || other != other { other } else { self }
+            }
+            fn divide(self, count: usize) -> Self { self / count as $type }
+        }
+    )*};
+}
+float_arithmetic!(f32, f64);
+
+macro_rules! integer_arithmetic {
+    ($($type:ty as $wide:ty),*) => {$(
+        impl Arithmetic for $type {
+            fn add(self, other: Self) -> Self { self.wrapping_add(other) }
+            fn smaller(self, other: Self) -> Self { self.min(other) }
+            fn larger(self, other: Self) -> Self { self.max(other) }
+            // Widened, because 300 ranks do not fit into the u8 that they divide.
+            fn divide(self, count: usize) -> Self { (<$wide>::from(self) / count as $wide) as $type }
+        }
+    )*};
+}
+integer_arithmetic!(i32 as i128, i64 as i128, u8 as u64);
+
+fn fold<T: Copy>(target: &mut [T], source: &[T], f: impl Fn(T, T) -> T) {
+    for (target, source) in target.iter_mut().zip(source) {
+        *target = f(*target, *source);
+    }
+}
+
+fn reduce<T: Arithmetic>(op: ReduceOp, target: &mut [T], source: &[T]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => fold(target, source, T::add),
+        ReduceOp::Min => fold(target, source, T::smaller),
+        ReduceOp::Max => fold(target, source, T::larger),
+    }
+}
+
+/// Elements converted to f32 at a time: three arrays of this length stay in the L1 cache.
+const BLOCK: usize = 512;
+
+fn reduce_half<T: Copy>(op: ReduceOp, target: &mut [T], source: &[T])
+where
+    [T]: HalfFloatSliceExt,
+{
+    let (mut left, mut right) = ([0f32; BLOCK], [0f32; BLOCK]);
+    for (target, source) in target.chunks_mut(BLOCK).zip(source.chunks(BLOCK)) {
+        let (left, right) = (&mut left[..target.len()], &mut right[..target.len()]);
+        target.convert_to_f32_slice(left);
+        source.convert_to_f32_slice(right);
+        reduce(op, left, right);
+        target.convert_from_f32_slice(left);
+    }
+}
+
+fn divide<T: Arithmetic>(target: &mut [T], count: usize) {
+    target.iter_mut().for_each(|value| *value = value.divide(count));
+}
+
+fn divide_half<T: Copy>(target: &mut [T], count: usize)
+where
+    [T]: HalfFloatSliceExt,
+{
+    let mut block = [0f32; BLOCK];
+    for target in target.chunks_mut(BLOCK) {
+        let block = &mut block[..target.len()];
+        target.convert_to_f32_slice(block);
+        divide(block, count);
+        target.convert_from_f32_slice(block);
+    }
+}
+
+fn view<T: bytemuck::Pod>(bytes: &[u8]) -> Result<&[T]> {
+    bytemuck::try_cast_slice(bytes).map_err(misaligned)
+}
+
+fn view_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> Result<&mut [T]> {
+    bytemuck::try_cast_slice_mut(bytes).map_err(misaligned)
+}
+
+fn misaligned(error: bytemuck::PodCastError) -> CommError {
+    CommError::Internal { detail: format!("span of elements cannot be viewed: {error}") }
+}
+
+/// Combines `source` into `target`, element by element: `target = target op source`.
+pub(crate) fn reduce_bytes(
+    dtype: DType,
+    op: ReduceOp,
+    target: &mut [u8],
+    source: &[u8],
+) -> Result<()> {
+    // Empty memory need not be aligned.
+    if target.is_empty() {
+        return Ok(());
+    }
+    match dtype {
+        DType::F32 => reduce::<f32>(op, view_mut(target)?, view(source)?),
+        DType::F64 => reduce::<f64>(op, view_mut(target)?, view(source)?),
+        DType::F16 => reduce_half::<f16>(op, view_mut(target)?, view(source)?),
+        DType::BF16 => reduce_half::<bf16>(op, view_mut(target)?, view(source)?),
+        DType::I32 => reduce::<i32>(op, view_mut(target)?, view(source)?),
+        DType::I64 => reduce::<i64>(op, view_mut(target)?, view(source)?),
+        DType::U8 => reduce::<u8>(op, view_mut(target)?, view(source)?),
+    }
+    Ok(())
+}
+
+/// Divides every element by `count`.
+pub(crate) fn divide_bytes(dtype: DType, target: &mut [u8], count: usize) -> Result<()> {
+    if target.is_empty() {
+        return Ok(());
+    }
+    match dtype {
+        DType::F32 => divide::<f32>(view_mut(target)?, count),
+        DType::F64 => divide::<f64>(view_mut(target)?, count),
+        DType::F16 => divide_half::<f16>(view_mut(target)?, count),
+        DType::BF16 => divide_half::<bf16>(view_mut(target)?, count),
+        DType::I32 => divide::<i32>(view_mut(target)?, count),
+        DType::I64 => divide::<i64>(view_mut(target)?, count),
+        DType::U8 => divide::<u8>(view_mut(target)?, count),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T: crate::Element>(op: ReduceOp, mut target: Vec<T>, source: &[T]) -> Vec<T> {
+        let bytes = bytemuck::cast_slice_mut(&mut target);
+        reduce_bytes(T::DTYPE, op, bytes, bytemuck::cast_slice(source)).unwrap();
+        target
+    }
+
+    #[test]
+    fn a_nan_wins_on_either_side() {
+        for op in ReduceOp::ALL {
+            let result = run(op, vec![f32::NAN, 1.0], &[1.0, f32::NAN]);
+            assert!(result.iter().all(|value| value.is_nan()), "{op}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn integers_wrap_and_truncate() {
+        assert_eq!(run(ReduceOp::Sum, vec![250u8], &[10]), [4]);
+        assert_eq!(run(ReduceOp::Min, vec![-5i64], &[3]), [-5]);
+        let mut values = vec![-7i32, 7];
+        divide_bytes(DType::I32, bytemuck::cast_slice_mut(&mut values), 2).unwrap();
+        assert_eq!(values, [-3, 3]);
+    }
+
+    #[test]
+    fn halves_are_added_in_single_precision() {
+        let target = vec![f16::from_f32(1.5); BLOCK + 3];
+        let result = run(ReduceOp::Sum, target.clone(), &target);
+        assert!(result.iter().all(|value| value.to_f32() == 3.0));
+        assert_eq!(result.len(), BLOCK + 3);
+    }
+}

@@ -1,0 +1,489 @@
+//! The engine behind `single`, `local` and `host`: the ring algorithms, run one at a time.
+//!
+//! ORDER: each operation takes a ticket when it is called and runs when its turn comes. Started
+//! operations wait for it in a worker thread, blocking calls in the caller's own thread on the
+//! caller's own slice, which saves a thread hop and a copy.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::failure::{Failure, FailureKind};
+use crate::header::Header;
+use crate::links::{Connector, Links};
+use crate::membership::{Entered, LATCH_PERIOD, Membership};
+use crate::ring::{Halt, Ring, Scratch};
+use crate::sync::lock;
+use crate::work::HostWork;
+use crate::{
+    Buffer, Capabilities, CommError, DType, Engine, HostBuffer, HostView, MemoryKind, Operation,
+    Result, Work,
+};
+
+/// Operations that may be started and not finished; the next start blocks.
+const QUEUE: usize = 64;
+/// Earlier calls that are remembered, to tell where two ranks parted.
+const HISTORY: usize = 256;
+/// Time for other ranks to notice the same deadline before the missing ones are named.
+const TIMEOUT_GRACE: Duration = Duration::from_millis(300);
+
+/// The engine of one rank in one group.
+pub(crate) struct RingEngine {
+    lane: Arc<Lane>,
+    entrance: Mutex<Entrance>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where operations take their tickets.
+#[derive(Default)]
+struct Entrance {
+    next_ticket: u64,
+    queue: Option<Sender<Job>>,
+}
+
+/// A started operation.
+struct Job {
+    ticket: u64,
+    operation: Operation,
+    buffer: HostBuffer,
+    deadline: Instant,
+    done: Sender<Result<Buffer>>,
+}
+
+/// What the worker and the callers share.
+struct Lane {
+    /// First, so that the links close before a last goodbye, which may take a while.
+    core: Mutex<Core>,
+    identity: String,
+    /// The group's timeout, for messages.
+    timeout: Duration,
+    group: u32,
+    rank: usize,
+    /// World rank of each rank of this group.
+    members: Vec<usize>,
+    connector: Arc<dyn Connector>,
+    membership: Arc<dyn Membership>,
+    turn: Mutex<u64>,
+    turned: Condvar,
+    entered: Entered,
+    bytes_sent: AtomicU64,
+}
+
+/// State of whoever has the turn.
+struct Core {
+    links: Box<dyn Links>,
+    scratch: Scratch,
+    collectives: u64,
+    history: VecDeque<Header>,
+    sent_to: Vec<u64>,
+    received_from: Vec<u64>,
+}
+
+impl Core {
+    fn remember(&mut self, header: Header) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(header);
+    }
+
+    /// The call of this rank that the peer's header should have matched: an earlier one, if this
+    /// rank was through with it before the peer's header came.
+    fn counterpart(&self, halt: &Halt, current: &Header) -> Header {
+        let Halt::Mismatch { remote, .. } = halt else { return *current };
+        let same_place = |own: &&Header| own.is_at(remote);
+        self.history.iter().rev().find(same_place).copied().unwrap_or(*current)
+    }
+}
+
+/// Passes the turn on, also when the operation panics.
+struct Turn<'a>(&'a Lane);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.membership.fail(Failure::new(
+                self.0.membership.rank(),
+                FailureKind::Died,
+                "it panicked inside a collective",
+            ));
+        }
+        *lock(&self.0.turn) += 1;
+        self.0.turned.notify_all();
+    }
+}
+
+impl RingEngine {
+    /// Connects the ranks of a group. `members` are world ranks in the group's order.
+    ///
+    /// # Collective
+    /// Called by all members.
+    pub(crate) fn connect(
+        identity: &str,
+        members: Vec<usize>,
+        connector: Arc<dyn Connector>,
+        membership: Arc<dyn Membership>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let world_rank = membership.rank();
+        let rank = members.iter().position(|&member| member == world_rank).ok_or_else(|| {
+            CommError::Internal { detail: format!("rank {world_rank} makes a group of others") }
+        })?;
+        let entered = Entered::default();
+        membership.register(identity, entered.clone());
+        let deadline = crate::group::deadline_after(timeout);
+        let links = connector.connect(identity, &members, rank, deadline)?;
+        let size = members.len();
+        let core = Core {
+            links,
+            scratch: Scratch::default(),
+            collectives: 0,
+            history: VecDeque::new(),
+            sent_to: vec![0; size],
+            received_from: vec![0; size],
+        };
+        let lane = Lane {
+            identity: identity.to_owned(),
+            timeout,
+            group: xxh3_64(identity.as_bytes()) as u32,
+            rank,
+            members,
+            connector,
+            membership,
+            turn: Mutex::new(0),
+            turned: Condvar::new(),
+            core: Mutex::new(core),
+            entered,
+            bytes_sent: AtomicU64::new(0),
+        };
+        Ok(Self { lane: Arc::new(lane), entrance: Mutex::default(), worker: Mutex::new(None) })
+    }
+
+    /// Returns the queue of the worker, which is started at the first use.
+    fn queue(&self, entrance: &mut Entrance) -> Result<Sender<Job>> {
+        if let Some(queue) = &entrance.queue {
+            return Ok(queue.clone());
+        }
+        let (queue, jobs) = bounded(QUEUE);
+        let lane = self.lane.clone();
+        let worker = std::thread::Builder::new()
+            .name(format!("comm {}", self.lane.identity))
+            .spawn(move || lane.work(&jobs))
+            .map_err(|error| CommError::system("start a communication thread", &error))?;
+        *lock(&self.worker) = Some(worker);
+        entrance.queue = Some(queue.clone());
+        Ok(queue)
+    }
+}
+
+impl Drop for RingEngine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let rank = self.lane.membership.rank();
+            self.lane.membership.fail(Failure::new(rank, FailureKind::Died, "its thread panicked"));
+        }
+        // The other ranks count on what was started: finish it, at the latest at its deadline.
+        lock(&self.entrance).queue = None;
+        if let Some(worker) = lock(&self.worker).take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Engine for RingEngine {
+    fn name(&self) -> &'static str {
+        self.lane.connector.engine()
+    }
+
+    fn rank(&self) -> usize {
+        self.lane.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.lane.members.len()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::host()
+    }
+
+    fn start(&self, operation: Operation, buffer: Buffer, deadline: Instant) -> Result<Work> {
+        self.lane.check()?;
+        let Buffer::Host(buffer) = buffer else {
+            return Err(CommError::WrongMemory { expected: MemoryKind::Host });
+        };
+        let (done, receiver) = bounded(1);
+        let mut entrance = lock(&self.entrance);
+        let queue = self.queue(&mut entrance)?;
+        let ticket = entrance.next_ticket;
+        let job = Job { ticket, operation, buffer, deadline, done };
+        if let Err(error) = queue.send_deadline(job, deadline) {
+            let error = match error {
+                SendTimeoutError::Timeout(_) => {
+                    self.lane.explain_timeout(&format!("{operation}, behind {QUEUE} others"), None)
+                }
+                SendTimeoutError::Disconnected(_) => {
+                    CommError::Internal { detail: "the communication thread ended".into() }
+                }
+            };
+            return Err(self.lane.publish(error));
+        }
+        entrance.next_ticket += 1;
+        Ok(Work::new(HostWork {
+            engine: self.name(),
+            operation: operation.to_string(),
+            done: receiver,
+            deadline,
+            membership: self.lane.membership.clone(),
+        }))
+    }
+
+    fn run(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
+        self.lane.check()?;
+        let ticket = {
+            let mut entrance = lock(&self.entrance);
+            entrance.next_ticket += 1;
+            entrance.next_ticket - 1
+        };
+        self.lane.run_in_turn(ticket, operation, view, deadline)
+    }
+
+    fn sub_group(
+        &self,
+        identity: &str,
+        members: &[usize],
+        timeout: Duration,
+    ) -> Result<Arc<dyn Engine>> {
+        self.lane.check()?;
+        let members = members.iter().map(|&rank| self.lane.members[rank]).collect();
+        let (connector, membership) = (self.lane.connector.clone(), self.lane.membership.clone());
+        let engine = Self::connect(identity, members, connector, membership, timeout)
+            .map_err(|error| self.lane.publish(error))?;
+        Ok(Arc::new(engine))
+    }
+
+    fn abort(&self, reason: &str) {
+        self.lane.membership.abort(reason);
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.lane.bytes_sent.load(Ordering::Relaxed)
+    }
+
+    fn machines(&self) -> Vec<u64> {
+        let machines = self.lane.connector.machines();
+        self.lane.members.iter().map(|&rank| machines[rank]).collect()
+    }
+
+    fn failure(&self) -> Option<CommError> {
+        self.lane.membership.failure()
+    }
+}
+
+impl Lane {
+    /// Returns the session's failure as an error.
+    fn check(&self) -> Result<()> {
+        self.membership.failure().map_or(Ok(()), Err)
+    }
+
+    /// Runs started operations until the engine is dropped.
+    fn work(&self, jobs: &Receiver<Job>) {
+        for Job { ticket, operation, mut buffer, deadline, done } in jobs {
+            let dtype = buffer.dtype();
+            let view = HostView::Exclusive { bytes: buffer.as_bytes_mut(), dtype };
+            let result = self.run_in_turn(ticket, operation, view, deadline);
+            // Nobody listens when the work was dropped.
+            let _ = done.send(result.map(|()| Buffer::Host(buffer)));
+        }
+    }
+
+    fn run_in_turn(
+        &self,
+        ticket: u64,
+        operation: Operation,
+        view: HostView<'_>,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.wait_for_turn(ticket, operation, deadline)?;
+        let _turn = Turn(self);
+        self.check()?;
+        if self.members.len() == 1 {
+            return Ok(());
+        }
+        let mut core = lock(&self.core);
+        self.execute(&mut core, operation, view, deadline)
+    }
+
+    /// Waits until all earlier operations are done. A ticket that is given up here blocks those
+    /// behind it, but then the session has failed and they see that.
+    fn wait_for_turn(&self, ticket: u64, operation: Operation, deadline: Instant) -> Result<()> {
+        let mut turn = lock(&self.turn);
+        while *turn != ticket {
+            self.check()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(turn);
+                let call = format!("{operation}, behind an operation that does not end");
+                return Err(self.publish(self.explain_timeout(&call, None)));
+            }
+            let wait = left.min(LATCH_PERIOD);
+            turn = self.turned.wait_timeout(turn, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    fn execute(
+        &self,
+        core: &mut Core,
+        operation: Operation,
+        view: HostView<'_>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let counter = match operation {
+            Operation::Send { to } => &mut core.sent_to[to],
+            Operation::Recv { from } => &mut core.received_from[from],
+            _ => &mut core.collectives,
+        };
+        let sequence = *counter;
+        *counter += 1;
+        self.entered.store(core.collectives, Ordering::Relaxed);
+        let (dtype, count) = (view.dtype(), view.len());
+        let header = Header::new(operation, self.rank, dtype, count, sequence, self.group);
+        let mut ring = Ring {
+            rank: self.rank,
+            size: self.members.len(),
+            links: core.links.as_mut(),
+            scratch: &mut core.scratch,
+            membership: self.membership.as_ref(),
+            deadline,
+            sent: 0,
+        };
+        let result = dispatch(&mut ring, operation, header, view);
+        self.bytes_sent.fetch_add(ring.sent, Ordering::Relaxed);
+        if let Err(halt) = result {
+            let header = core.counterpart(&halt, &header);
+            return Err(self.publish(self.explain(halt, operation, &header)));
+        }
+        core.remember(header);
+        Ok(())
+    }
+
+    /// Says in words why an operation stopped.
+    fn explain(&self, halt: Halt, operation: Operation, header: &Header) -> CommError {
+        let group = self.identity.clone();
+        match halt {
+            Halt::Failed(error) => error,
+            Halt::Mismatch { peer, remote } => CommError::Mismatch {
+                group,
+                rank: self.rank,
+                peer,
+                local: header.to_string(),
+                remote: remote.to_string(),
+            },
+            Halt::Malformed { peer } => {
+                CommError::Malformed { group, peer, detail: "no header of a collective".into() }
+            }
+            Halt::Lost { peer, detail } => {
+                let call = header.to_string();
+                let cause = self.membership.cause_of_loss(self.members[peer], &group, &call);
+                cause.unwrap_or(CommError::LinkLost { group, peer, operation: call, detail })
+            }
+            Halt::Deadline => {
+                let sequence = match operation {
+                    Operation::Send { .. } | Operation::Recv { .. } => None,
+                    _ => Some(header.sequence()),
+                };
+                self.explain_timeout(&header.to_string(), sequence)
+            }
+        }
+    }
+
+    /// Finds out which ranks have not entered the collective `sequence`.
+    fn explain_timeout(&self, call: &str, sequence: Option<u64>) -> CommError {
+        let missing = match sequence {
+            None => "the other side did not come".to_owned(),
+            Some(sequence) => {
+                std::thread::sleep(TIMEOUT_GRACE);
+                let progress = self.membership.progress(&self.identity, &self.members);
+                if let Some(failure) = self.membership.failure() {
+                    return failure;
+                }
+                match progress {
+                    Ok(progress) => describe_missing(&progress, sequence, self.rank),
+                    Err(reason) => reason,
+                }
+            }
+        };
+        tracing::error!(group = %self.identity, rank = self.rank, call, missing, "timed out");
+        CommError::Timeout {
+            group: self.identity.clone(),
+            rank: self.rank,
+            operation: call.to_owned(),
+            timeout: self.timeout,
+            missing,
+        }
+    }
+
+    /// Tells every rank of the error, unless they know the session's failure already.
+    fn publish(&self, error: CommError) -> CommError {
+        if self.membership.failure().is_none() {
+            self.membership.fail(Failure::of(self.membership.rank(), &error));
+        }
+        error
+    }
+}
+
+/// Names the ranks that have not entered collective `sequence`.
+fn describe_missing(progress: &[Option<u64>], sequence: u64, own: usize) -> String {
+    let ranks_where = |wanted: fn(Option<u64>, u64) -> bool| -> Vec<usize> {
+        let is_wanted = |rank: &usize| *rank != own && wanted(progress[*rank], sequence);
+        (0..progress.len()).filter(is_wanted).collect()
+    };
+    let late = ranks_where(|entered, sequence| entered.is_some_and(|count| count <= sequence));
+    let silent = ranks_where(|entered, _| entered.is_none());
+    match (late.is_empty(), silent.is_empty()) {
+        (true, true) => "all ranks have entered it: the network or the ranks are slow".to_owned(),
+        (false, true) => format!("rank(s) {late:?} have not entered it"),
+        (true, false) => format!("rank(s) {silent:?} do not answer (stopped or unreachable)"),
+        (false, false) => {
+            format!("rank(s) {late:?} have not entered it, {silent:?} do not answer")
+        }
+    }
+}
+
+fn dispatch(
+    ring: &mut Ring<'_>,
+    operation: Operation,
+    header: Header,
+    view: HostView<'_>,
+) -> Result<(), Halt> {
+    let bytes = match view {
+        HostView::Exclusive { bytes, .. } => bytes,
+        HostView::Shared { bytes, .. } => {
+            let Operation::Send { to } = operation else {
+                let detail = format!("{operation} on read-only memory");
+                return Err(CommError::Internal { detail }.into());
+            };
+            return ring.send(header, bytes, to);
+        }
+    };
+    match operation {
+        Operation::AllReduce(op) => ring.all_reduce(header, bytes, op),
+        Operation::Broadcast { root } => ring.broadcast(header, bytes, root),
+        Operation::AllGather => ring.all_gather(header, bytes),
+        Operation::ReduceScatter(op) => ring.reduce_scatter(header, bytes, op),
+        Operation::Barrier => ring.barrier(header),
+        Operation::Send { to } => ring.send(header, bytes, to),
+        Operation::Recv { from } => ring.recv(header, bytes, from),
+    }
+}
+
+/// The barrier's view of memory: there is none.
+pub(crate) fn nothing() -> HostView<'static> {
+    HostView::Exclusive { bytes: &mut [], dtype: DType::U8 }
+}

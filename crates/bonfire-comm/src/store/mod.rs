@@ -1,0 +1,15 @@
+//! The rendezvous store: a small key-value map over TCP, and the presence of ranks.
+
+mod acceptor;
+mod client;
+mod protocol;
+mod server;
+
+pub(crate) use acceptor::Acceptor;
+pub use client::Store;
+pub(crate) use client::{ConnectError, Endpoint};
+pub(crate) use protocol::{Note, Scope};
+pub use server::{StoreOptions, StoreServer};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! Data for data-parallel training: data sets, deterministic sharded sampling, and a prefetching
+//! loader whose position can be saved and resumed, also with another number of ranks.
+//!
+//! The crate knows neither Burn nor the communicator: who takes part is a [`Shard`], and a batch is
+//! whatever the user's [`Collate`] makes of a list of items.
+//!
+//! # Invariants
+//!
+//! - The order of an epoch depends on `seed + epoch` and on the number of samples, on nothing else.
+//! - What [`Dataset::get`] returns depends on its [`SampleContext`] only, so neither the number of
+//!   workers nor the number of shards changes a sample.
+//! - All shards yield the same number of batches in an epoch, so collectives stay aligned.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use bonfire_data::{DataError, DataLoader, InMemoryDataset, LoaderConfig, Shard};
+//!
+//! # fn main() -> Result<(), DataError> {
+//! let dataset = Arc::new(InMemoryDataset::new((0..10).collect()));
+//! let sum = Arc::new(|items: Vec<i32>| Ok::<i32, DataError>(items.iter().sum()));
+//! let config = LoaderConfig { batch_size: 4, workers: 2, shuffle: true, ..Default::default() };
+//! let loader = DataLoader::new(dataset, sum, config);
+//!
+//! let mut total = 0;
+//! for batch in loader.batches(Shard::whole(), 0, 0)? {
+//!     total += batch?.data.unwrap_or(0);
+//! }
+//! assert_eq!(total, 45);
+//! # Ok(())
+//! # }
+//! ```
+
+mod batches;
+mod builder;
+mod collate;
+mod dataset;
+mod error;
+mod idx;
+mod idx_images;
+mod image;
+mod loader;
+mod memory;
+mod permutation;
+mod sampler;
+mod shard;
+mod shard_batches;
+mod workers;
+
+pub use batches::{Batches, LoadedBatch};
+pub use collate::Collate;
+pub use dataset::{Dataset, DatasetDigest, SampleContext};
+pub use error::{DataError, IdxProblem};
+pub use idx::MAX_IDX_BYTES;
+pub use idx_images::{IdxImages, Split};
+pub use image::{ImageSample, Pixels};
+pub use loader::{DataLoader, LoaderConfig, Padding};
+pub use memory::InMemoryDataset;
+pub use sampler::{DistributedSampler, SamplerConfig};
+pub use shard::Shard;
+pub use shard_batches::{SampleRef, ShardBatch, ShardBatches};

@@ -1,0 +1,77 @@
+use burn::module::Module;
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
+
+/// Size of one image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageShape {
+    /// Colour channels.
+    pub channels: usize,
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+}
+
+/// A model that gives every image a score for every class.
+pub trait ImageClassifier: Module {
+    /// Computes the scores.
+    ///
+    /// # Shapes
+    /// - images `[batch, channels, height, width]`
+    /// - output `[batch, classes]`, before any softmax
+    fn forward(&self, images: Tensor<4>) -> Tensor<2>;
+}
+
+/// Mean cross-entropy of scores against class indices.
+///
+/// `loss = mean_i(-log softmax(logits_i)[target_i])`
+///
+/// # Shapes
+/// - logits `[batch, classes]`
+/// - targets `[batch]`, each in `0..classes`
+///
+/// # Reference
+/// `torch.nn.functional.cross_entropy`.
+pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    let [batch] = targets.dims();
+    let log_probability = log_softmax(logits, 1).gather(1, targets.reshape([batch, 1]));
+    log_probability.mean().neg()
+}
+
+/// Number of images whose highest score is that of their class.
+///
+/// # Shapes
+/// - logits `[batch, classes]`
+/// - targets `[batch]`
+pub fn correct_predictions(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1, Int> {
+    let [batch] = targets.dims();
+    let predictions = logits.without_autodiff().argmax(1).reshape([batch]);
+    predictions.equal(targets.without_autodiff()).int().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, TensorData};
+
+    #[test]
+    fn cross_entropy_is_the_mean_negative_log_probability() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_data([[1.0f32, 2.0, 3.0], [0.0, 0.0, 0.0]], &device);
+        let targets = Tensor::<1, Int>::from_data([2, 0], &device);
+        let loss: f32 = cross_entropy(logits, targets).into_scalar();
+        let first = ((1f32 - 3.0).exp() + (2f32 - 3.0).exp() + 1.0).ln();
+        assert!((loss - (first + 3f32.ln()) / 2.0).abs() < 1e-6, "{loss}");
+    }
+
+    #[test]
+    fn correct_predictions_are_counted() {
+        let device = Device::flex();
+        let scores = TensorData::from([[0.1f32, 0.9], [0.8, 0.2], [0.3, 0.7]]);
+        let logits = Tensor::<2>::from_data(scores, &device);
+        let targets = Tensor::<1, Int>::from_data([1, 1, 1], &device);
+        let correct: i64 = correct_predictions(logits, targets).into_scalar();
+        assert_eq!(correct, 2);
+    }
+}

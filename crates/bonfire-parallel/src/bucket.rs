@@ -1,0 +1,148 @@
+//! Which parameter lies where in which bucket.
+
+use bonfire_comm::DType;
+use bonfire_tensor::parameters::ParameterSpec;
+use std::ops::Range;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// One parameter's place in a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Module path of the parameter.
+    pub path: String,
+    /// Sizes of its dimensions.
+    pub shape: Vec<usize>,
+    /// Its elements in the bucket.
+    pub range: Range<usize>,
+    /// Its position among the trainable parameters in visiting order.
+    pub parameter: usize,
+}
+
+/// A flat run of parameters of one element type that is reduced at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Element type.
+    pub dtype: DType,
+    /// The parameters, one behind the other.
+    pub segments: Vec<Segment>,
+}
+
+impl Bucket {
+    /// Number of elements of all parameters.
+    pub fn num_elements(&self) -> usize {
+        self.segments.last().map_or(0, |segment| segment.range.end)
+    }
+}
+
+/// All buckets in the order in which they are reduced, the same on every rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketLayout {
+    buckets: Vec<Bucket>,
+    /// Bucket and segment of each trainable parameter.
+    places: Vec<(usize, usize)>,
+}
+
+impl BucketLayout {
+    /// Fills buckets with the trainable parameters in reverse visiting order, since gradients of
+    /// the last layers arrive first.
+    ///
+    /// A bucket is closed once it holds `cap` bytes or more; the first one at `first_cap`.
+    /// Parameters of different element types never share a bucket.
+    pub fn new(trainable: &[ParameterSpec], first_cap_mb: f64, cap_mb: f64) -> Self {
+        let mut open: Vec<Bucket> = Vec::new();
+        let mut closed: Vec<Bucket> = Vec::new();
+        for (parameter, spec) in trainable.iter().enumerate().rev() {
+            let position = open.iter().position(|bucket| bucket.dtype == spec.dtype);
+            let mut bucket = match position {
+                Some(position) => open.remove(position),
+                None => Bucket { dtype: spec.dtype, segments: Vec::new() },
+            };
+            let start = bucket.num_elements();
+            bucket.segments.push(Segment {
+                path: spec.path.clone(),
+                shape: spec.shape.clone(),
+                range: start..start + spec.num_elements(),
+                parameter,
+            });
+            let cap = if closed.is_empty() { first_cap_mb } else { cap_mb };
+            if (bucket.num_elements() * spec.dtype.size_bytes()) as f64 >= cap * MIB {
+                closed.push(bucket);
+            } else {
+                open.push(bucket);
+            }
+        }
+        closed.extend(open);
+        // A bucket can leave when its last gradient is there: order by that.
+        closed.sort_by_key(|bucket| {
+            std::cmp::Reverse(bucket.segments.last().map_or(0, |segment| segment.parameter))
+        });
+        let mut places = vec![(0, 0); trainable.len()];
+        for (b, bucket) in closed.iter().enumerate() {
+            for (s, segment) in bucket.segments.iter().enumerate() {
+                places[segment.parameter] = (b, s);
+            }
+        }
+        Self { buckets: closed, places }
+    }
+
+    /// The buckets.
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// Bucket and segment of a trainable parameter.
+    pub fn place(&self, parameter: usize) -> Option<(usize, usize)> {
+        self.places.get(parameter).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bonfire_tensor::parameters::Role;
+    use burn::module::ParamId;
+
+    fn spec(path: &str, len: usize, dtype: DType) -> ParameterSpec {
+        ParameterSpec {
+            path: path.into(),
+            shape: vec![len],
+            dtype,
+            role: Role::Trainable,
+            id: ParamId::new(),
+        }
+    }
+
+    #[test]
+    fn buckets_fill_in_reverse_and_close_at_their_capacity() {
+        let quarter = 64 * 1024; // elements of f32 in 0.25 MiB
+        let specs: Vec<_> =
+            (0..6).map(|k| spec(&format!("p{k}"), quarter, DType::F32)).collect();
+        let layout = BucketLayout::new(&specs, 0.5, 0.75);
+        let paths: Vec<Vec<&str>> = layout
+            .buckets()
+            .iter()
+            .map(|bucket| bucket.segments.iter().map(|s| s.path.as_str()).collect())
+            .collect();
+        assert_eq!(paths, [vec!["p5", "p4"], vec!["p3", "p2", "p1"], vec!["p0"]]);
+        assert_eq!(layout.place(3), Some((1, 0)));
+        assert_eq!(layout.buckets()[1].segments[1].range, quarter..2 * quarter);
+    }
+
+    #[test]
+    fn element_types_do_not_mix_and_a_large_parameter_stands_alone() {
+        let specs = [
+            spec("a", 10, DType::F32),
+            spec("b", 10, DType::F64),
+            spec("c", 1 << 20, DType::F32),
+            spec("d", 10, DType::F64),
+        ];
+        let layout = BucketLayout::new(&specs, 1.0, 25.0);
+        for bucket in layout.buckets() {
+            assert!(bucket.segments.iter().all(|s| specs[s.parameter].dtype == bucket.dtype));
+        }
+        let total: usize = layout.buckets().iter().map(Bucket::num_elements).sum();
+        assert_eq!(total, 30 + (1 << 20));
+        assert_eq!(layout.buckets()[0].segments[0].path, "c");
+    }
+}

@@ -1,0 +1,86 @@
+use bonfire_comm::CommError;
+use bonfire_tensor::TensorError;
+use bonfire_tensor::state::StateError;
+
+/// What can go wrong in data-parallel training.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParallelError {
+    /// Happens when the models of two ranks are not built alike.
+    #[error(
+        "rank {rank}: {rank_has}, rank 0: {zero_has}; build the model from the same config on \
+         every rank"
+    )]
+    ModelsDiffer {
+        /// First rank that differs from rank 0.
+        rank: usize,
+        /// What that rank has.
+        rank_has: String,
+        /// What rank 0 has in its place.
+        zero_has: String,
+    },
+    /// Happens when a model has no parameter that requires gradients.
+    #[error(
+        "the model has no trainable parameter; build it on an autodiff device \
+         (Device::flex().autodiff()) and leave at least one parameter unfrozen"
+    )]
+    NothingToTrain,
+    /// Happens when a parameter took no part in a window's losses.
+    #[error(
+        "rank {rank}: no gradient for {}; use every parameter in the loss, freeze it, or set \
+         find_unused_parameters = true", quoted(.parameters)
+    )]
+    UnusedParameters {
+        /// The rank that lacks the gradients.
+        rank: usize,
+        /// Paths of the parameters.
+        parameters: Vec<String>,
+    },
+    /// Happens when `step` is called without a backward pass.
+    #[error("rank {rank}: no backward pass since the last step; call backward first")]
+    NoGradients {
+        /// This rank.
+        rank: usize,
+    },
+    /// Happens when all ranks together had no sample in a window.
+    #[error("no sample on any rank in this step; give the step at least one sample")]
+    NoSamples,
+    /// Happens when an optimizer's setting is impossible.
+    #[error("optimizer setting {name} = {value} is impossible: {reason}")]
+    OptimizerSetting {
+        /// Its name.
+        name: &'static str,
+        /// The value given.
+        value: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Happens when the loss is not a single number.
+    #[error("the loss has {elements} elements; reduce it to one (mean or sum) before backward")]
+    LossShape {
+        /// Elements found.
+        elements: usize,
+    },
+    /// Happens when tensors cannot be moved or restored.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// Happens when a collective fails.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl From<StateError> for ParallelError {
+    fn from(error: StateError) -> Self {
+        Self::Tensor(error.into())
+    }
+}
+
+fn quoted(paths: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut text: Vec<String> =
+        paths.iter().take(SHOWN).map(|path| format!("\"{path}\"")).collect();
+    if paths.len() > SHOWN {
+        text.push(format!("and {} more", paths.len() - SHOWN));
+    }
+    text.join(", ")
+}

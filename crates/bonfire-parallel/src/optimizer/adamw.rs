@@ -1,0 +1,195 @@
+use super::kernel::{Kernel, KernelFloat, apply};
+use super::{FlatOptimizer, FlatUpdate, not_negative};
+use crate::ParallelError;
+use bonfire_tensor::state::{Scalar, StateError};
+use burn::tensor::Tensor;
+use std::collections::BTreeMap;
+
+const FIRST: &str = "exp_avg";
+const SECOND: &str = "exp_avg_sq";
+
+/// Settings of [`AdamW`], with PyTorch's names and defaults.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWConfig {
+    /// Decay rates of the first and the second moment. Default 0.9 and 0.999.
+    pub betas: (f64, f64),
+    /// Added to the denominator. Default 1e-8.
+    pub eps: f64,
+    /// Decoupled weight decay. Default 0.01.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamWConfig {
+    fn default() -> Self {
+        Self { betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01 }
+    }
+}
+
+impl AdamWConfig {
+    /// Makes the default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the decay rates of the moments.
+    pub fn with_betas(self, first: f64, second: f64) -> Self {
+        Self { betas: (first, second), ..self }
+    }
+
+    /// Sets what is added to the denominator.
+    pub fn with_eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// Sets the decoupled weight decay.
+    pub fn with_weight_decay(self, weight_decay: f64) -> Self {
+        Self { weight_decay, ..self }
+    }
+
+    /// Makes the optimizer.
+    ///
+    /// # Errors
+    /// [`ParallelError::OptimizerSetting`] for a negative setting or a beta outside `[0, 1)`.
+    pub fn init(self) -> Result<AdamW, ParallelError> {
+        not_negative("eps", self.eps)?;
+        not_negative("weight_decay", self.weight_decay)?;
+        for beta in [self.betas.0, self.betas.1] {
+            if !(0.0..1.0).contains(&beta) {
+                return Err(ParallelError::OptimizerSetting {
+                    name: "betas",
+                    value: beta.to_string(),
+                    reason: "a beta lies in [0, 1)",
+                });
+            }
+        }
+        Ok(AdamW { config: self, moments: BTreeMap::new(), steps: BTreeMap::new() })
+    }
+}
+
+/// Adam with decoupled weight decay.
+///
+/// With gradient g, parameter p, moments m and v, learning rate l and step t (from 1):
+/// `p *= 1 - l * weight_decay`; `m = beta1 * m + (1 - beta1) * g`;
+/// `v = beta2 * v + (1 - beta2) * g^2`;
+/// `p -= l / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)`.
+///
+/// # Reference
+/// Loshchilov and Hutter, arXiv:1711.05101; `torch.optim.AdamW`.
+pub struct AdamW {
+    config: AdamWConfig,
+    moments: BTreeMap<usize, [Tensor<1>; 2]>,
+    steps: BTreeMap<usize, u64>,
+}
+
+impl FlatOptimizer for AdamW {
+    fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
+        let steps = self.steps.entry(bucket).or_insert(0);
+        *steps += 1;
+        let bias = |beta: f64| 1.0 - beta.powi(i32::try_from(*steps).unwrap_or(i32::MAX));
+        let step = Step {
+            config: self.config,
+            scale: update.gradient_scale,
+            rate: 0.0,
+            bias: (bias(self.config.betas.0), bias(self.config.betas.1)),
+        };
+        let moments = self.moments.remove(&bucket).unwrap_or_else(|| {
+            [update.parameters.zeros_like(), update.parameters.zeros_like()]
+        });
+        let (parameters, moments) = apply(update, moments, |rate| Step { rate, ..step })?;
+        self.moments.insert(bucket, moments);
+        Ok(parameters)
+    }
+
+    fn slots(&self, bucket: usize) -> Vec<String> {
+        match self.moments.get(&bucket) {
+            Some(_) => vec![FIRST.to_string(), SECOND.to_string()],
+            None => Vec::new(),
+        }
+    }
+
+    fn slot(&self, bucket: usize, name: &str) -> Option<Tensor<1>> {
+        let [first, second] = self.moments.get(&bucket)?;
+        match name {
+            FIRST => Some(first.clone()),
+            SECOND => Some(second.clone()),
+            _ => None,
+        }
+    }
+
+    fn set_slot(&mut self, bucket: usize, name: &str, values: Tensor<1>) {
+        let moments =
+            self.moments.entry(bucket).or_insert_with(|| [values.zeros_like(), values.zeros_like()]);
+        match name {
+            FIRST => moments[0] = values,
+            SECOND => moments[1] = values,
+            _ => {}
+        }
+    }
+
+    fn scalars(&self) -> Vec<(String, Scalar)> {
+        let steps = self.steps.values().max();
+        steps.map(|steps| ("step".to_string(), Scalar::Uint(*steps))).into_iter().collect()
+    }
+
+    fn set_scalar(&mut self, name: &str, value: Scalar) -> Result<(), ParallelError> {
+        match (name, value) {
+            ("step", Scalar::Uint(steps)) => {
+                for bucket in self.moments.keys() {
+                    self.steps.insert(*bucket, steps);
+                }
+                Ok(())
+            }
+            _ => Err(StateError::Unexpected { name: name.to_string() }.into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Step {
+    config: AdamWConfig,
+    scale: f64,
+    rate: f64,
+    /// 1 - beta^t of both moments.
+    bias: (f64, f64),
+}
+
+impl Kernel<2> for Step {
+    fn host<E: KernelFloat>(
+        &self,
+        parameters: &[E],
+        gradients: &mut [E],
+        [first, second]: [&mut [E]; 2],
+    ) {
+        let (beta1, beta2) = self.config.betas;
+        let scale = E::from_f64(self.scale);
+        let shrink = E::from_f64(1.0 - self.rate * self.config.weight_decay);
+        let (keep1, add1) = (E::from_f64(beta1), E::from_f64(1.0 - beta1));
+        let (keep2, add2) = (E::from_f64(beta2), E::from_f64(1.0 - beta2));
+        let size = E::from_f64(self.rate / self.bias.0);
+        let root = E::from_f64(self.bias.1.sqrt());
+        let eps = E::from_f64(self.config.eps);
+        for (((gradient, m), v), p) in gradients.iter_mut().zip(first).zip(second).zip(parameters) {
+            let g = *gradient * scale;
+            *m = keep1 * *m + add1 * g;
+            *v = keep2 * *v + add2 * g * g;
+            *gradient = *p * shrink - size * *m / (v.sqrt() / root + eps);
+        }
+    }
+
+    fn device(
+        &self,
+        parameters: Tensor<1>,
+        gradients: Tensor<1>,
+        [first, second]: [Tensor<1>; 2],
+    ) -> (Tensor<1>, [Tensor<1>; 2]) {
+        let (beta1, beta2) = self.config.betas;
+        let gradients = gradients.mul_scalar(self.scale);
+        let first = first.mul_scalar(beta1) + gradients.clone().mul_scalar(1.0 - beta1);
+        let second = second.mul_scalar(beta2) + gradients.square().mul_scalar(1.0 - beta2);
+        let denominator =
+            second.clone().sqrt().div_scalar(self.bias.1.sqrt()).add_scalar(self.config.eps);
+        let change = first.clone().div(denominator).mul_scalar(self.rate / self.bias.0);
+        let shrink = 1.0 - self.rate * self.config.weight_decay;
+        (parameters.mul_scalar(shrink) - change, [first, second])
+    }
+}

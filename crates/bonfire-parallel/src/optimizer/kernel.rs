@@ -1,0 +1,201 @@
+//! Runs element-wise updates over flat tensors: as one fused pass over host memory, or as tensor
+//! operations on any other device.
+
+use super::FlatUpdate;
+use crate::ParallelError;
+use bonfire_tensor::TensorError;
+use bonfire_tensor::host::{HostFloat, HostTensorMut, is_on_host};
+use burn::tensor::{DType, Tensor};
+use std::ops::Range;
+
+/// An element-wise update with `STATE` slots beside parameters and gradients.
+pub(super) trait Kernel<const STATE: usize> {
+    /// Writes the new parameters over the gradients, and the new state over the old.
+    fn host<E: KernelFloat>(&self, parameters: &[E], gradients: &mut [E], state: [&mut [E]; STATE]);
+
+    /// The same with tensor operations.
+    fn device(
+        &self,
+        parameters: Tensor<1>,
+        gradients: Tensor<1>,
+        state: [Tensor<1>; STATE],
+    ) -> (Tensor<1>, [Tensor<1>; STATE]);
+}
+
+/// The arithmetic that kernels need.
+pub(super) trait KernelFloat:
+    HostFloat
+    + core::ops::Add<Output = Self>
+    + core::ops::Sub<Output = Self>
+    + core::ops::Mul<Output = Self>
+    + core::ops::Div<Output = Self>
+{
+    fn from_f64(value: f64) -> Self;
+    fn sqrt(self) -> Self;
+}
+
+impl KernelFloat for f32 {
+    fn from_f64(value: f64) -> Self {
+        value as f32
+    }
+    fn sqrt(self) -> Self {
+        f32::sqrt(self)
+    }
+}
+
+impl KernelFloat for f64 {
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+    fn sqrt(self) -> Self {
+        f64::sqrt(self)
+    }
+}
+
+/// Applies `kernel(rate)` to every run of the update; other elements stay as they are.
+pub(super) fn apply<const STATE: usize, K: Kernel<STATE>>(
+    update: FlatUpdate<'_>,
+    state: [Tensor<1>; STATE],
+    kernel: impl Fn(f64) -> K,
+) -> Result<(Tensor<1>, [Tensor<1>; STATE]), ParallelError> {
+    let floats = matches!(update.gradients.dtype(), DType::F32 | DType::F64);
+    if floats && is_on_host(&update.gradients) && is_on_host(update.parameters) {
+        on_host(update, state, kernel)
+    } else {
+        Ok(on_device(update, state, kernel))
+    }
+}
+
+fn on_host<const STATE: usize, K: Kernel<STATE>>(
+    update: FlatUpdate<'_>,
+    state: [Tensor<1>; STATE],
+    kernel: impl Fn(f64) -> K,
+) -> Result<(Tensor<1>, [Tensor<1>; STATE]), ParallelError> {
+    let runs = update.runs();
+    let mut host = HostUpdate::take(update.parameters.clone(), update.gradients, state)?;
+    let mut done = 0;
+    for (range, rate) in runs {
+        host.keep(done..range.start);
+        done = range.end;
+        host.run(range, &kernel(rate));
+    }
+    let len = host.gradients.len();
+    host.keep(done..len);
+    Ok((host.gradients.into_tensor(), host.state.map(HostTensorMut::into_tensor)))
+}
+
+struct HostUpdate<const STATE: usize> {
+    parameters: HostTensorMut,
+    gradients: HostTensorMut,
+    state: [HostTensorMut; STATE],
+}
+
+impl<const STATE: usize> HostUpdate<STATE> {
+    fn take(
+        parameters: Tensor<1>,
+        gradients: Tensor<1>,
+        state: [Tensor<1>; STATE],
+    ) -> Result<Self, ParallelError> {
+        let state: Option<Vec<HostTensorMut>> = state.map(HostTensorMut::take).into_iter().collect();
+        let state = state.and_then(|state| state.try_into().ok());
+        match (HostTensorMut::take(parameters), HostTensorMut::take(gradients), state) {
+            (Some(parameters), Some(gradients), Some(state)) => {
+                Ok(Self { parameters, gradients, state })
+            }
+            _ => {
+                let reason = "optimizer state and gradients lie on different devices".to_string();
+                Err(TensorError::Read { reason }.into())
+            }
+        }
+    }
+
+    fn run(&mut self, range: Range<usize>, kernel: &impl Kernel<STATE>) {
+        match self.gradients.dtype() {
+            DType::F64 => self.run_as::<f64>(range, kernel),
+            _ => self.run_as::<f32>(range, kernel),
+        }
+    }
+
+    fn run_as<E: KernelFloat>(&mut self, range: Range<usize>, kernel: &impl Kernel<STATE>) {
+        let Some(parameters) = self.parameters.slice::<E>() else { return };
+        let Some(gradients) = self.gradients.slice_mut::<E>() else { return };
+        let state: Vec<&mut [E]> = self
+            .state
+            .iter_mut()
+            .filter_map(|slot| slot.slice_mut::<E>()?.get_mut(range.clone()))
+            .collect();
+        if let Ok(state) = state.try_into() {
+            kernel.host(&parameters[range.clone()], &mut gradients[range], state);
+        }
+    }
+
+    fn keep(&mut self, range: Range<usize>) {
+        match self.gradients.dtype() {
+            DType::F64 => self.keep_as::<f64>(range),
+            _ => self.keep_as::<f32>(range),
+        }
+    }
+
+    fn keep_as<E: KernelFloat>(&mut self, range: Range<usize>) {
+        if let (Some(parameters), Some(gradients)) =
+            (self.parameters.slice::<E>(), self.gradients.slice_mut::<E>())
+        {
+            gradients[range.clone()].copy_from_slice(&parameters[range]);
+        }
+    }
+}
+
+fn on_device<const STATE: usize, K: Kernel<STATE>>(
+    update: FlatUpdate<'_>,
+    state: [Tensor<1>; STATE],
+    kernel: impl Fn(f64) -> K,
+) -> (Tensor<1>, [Tensor<1>; STATE]) {
+    let len = update.gradients.dims()[0];
+    let mut new = Pieces::new(update.parameters.clone());
+    let mut new_state: Vec<Pieces> = state.iter().cloned().map(Pieces::new).collect();
+    for (range, rate) in update.runs() {
+        let (parameters, state) = kernel(rate).device(
+            update.parameters.clone().slice(range.clone()),
+            update.gradients.clone().slice(range.clone()),
+            state.clone().map(|slot| slot.slice(range.clone())),
+        );
+        new.replace(range.clone(), parameters);
+        for (pieces, slot) in new_state.iter_mut().zip(state) {
+            pieces.replace(range.clone(), slot);
+        }
+    }
+    let parameters = new.join(len);
+    let mut joined = new_state.into_iter().map(|pieces| pieces.join(len));
+    (parameters, state.map(|old| joined.next().unwrap_or(old)))
+}
+
+/// A flat tensor of which some runs are replaced.
+struct Pieces {
+    old: Tensor<1>,
+    parts: Vec<Tensor<1>>,
+    done: usize,
+}
+
+impl Pieces {
+    fn new(old: Tensor<1>) -> Self {
+        Self { old, parts: Vec::new(), done: 0 }
+    }
+
+    fn replace(&mut self, range: Range<usize>, values: Tensor<1>) {
+        self.keep_until(range.start);
+        self.parts.push(values);
+        self.done = range.end;
+    }
+
+    fn keep_until(&mut self, end: usize) {
+        if self.done < end {
+            self.parts.push(self.old.clone().slice(self.done..end));
+            self.done = end;
+        }
+    }
+
+    fn join(mut self, len: usize) -> Tensor<1> {
+        self.keep_until(len);
+        Tensor::cat(self.parts, 0)
+    }
+}

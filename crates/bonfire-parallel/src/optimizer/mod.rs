@@ -1,0 +1,93 @@
+//! Optimizers over flat buckets.
+//!
+//! An optimizer sees a bucket as one flat run of parameters and one of gradients, and does not know
+//! the model. [`Sgd`] and [`AdamW`] follow PyTorch to the last bit of their scalars (hyperparameters
+//! are f64); [`BurnOptimizer`] makes any optimizer of `burn::optim` usable.
+
+mod adamw;
+mod burn_adapter;
+mod kernel;
+mod sgd;
+mod slots;
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use burn_adapter::BurnOptimizer;
+pub use sgd::{Sgd, SgdConfig};
+pub(crate) use slots::{load_by_path, state_by_path};
+
+use crate::ParallelError;
+use crate::bucket::Segment;
+use bonfire_tensor::state::Scalar;
+use burn::tensor::Tensor;
+use std::ops::Range;
+
+/// What an optimizer gets for one bucket and one step.
+pub struct FlatUpdate<'a> {
+    /// The parameters, shape `[n]`, on a device without autodiff. Others hold views of them: they
+    /// must not be changed in place.
+    pub parameters: &'a Tensor<1>,
+    /// The gradients, shape `[n]`; the optimizer may use their memory for its result.
+    pub gradients: Tensor<1>,
+    /// What the gradients have to be multiplied by first.
+    pub gradient_scale: f64,
+    /// The parameters' places; elements behind the last one are padding.
+    pub segments: &'a [Segment],
+    /// Learning rate of each segment; `None` leaves its parameters and state as they are.
+    pub rates: &'a [Option<f64>],
+}
+
+impl FlatUpdate<'_> {
+    /// Neighbouring segments of equal rate as one run of elements.
+    pub fn runs(&self) -> Vec<(Range<usize>, f64)> {
+        let mut runs: Vec<(Range<usize>, f64)> = Vec::new();
+        for (segment, rate) in self.segments.iter().zip(self.rates) {
+            let Some(rate) = rate else { continue };
+            match runs.last_mut() {
+                Some((range, last)) if range.end == segment.range.start && last == rate => {
+                    range.end = segment.range.end;
+                }
+                _ => runs.push((segment.range.clone(), *rate)),
+            }
+        }
+        runs
+    }
+}
+
+/// An optimizer over flat buckets.
+///
+/// Its state per element (momentum and the like) lives in *slots*, one flat tensor per bucket and
+/// name, so that a checkpoint can cut it up by parameter.
+pub trait FlatOptimizer: Send {
+    /// Called with every bucket once per step, in order; returns the new parameters.
+    ///
+    /// # Errors
+    /// When a device fails.
+    fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError>;
+
+    /// Names of the slots that a bucket has now.
+    fn slots(&self, bucket: usize) -> Vec<String>;
+
+    /// A slot's elements.
+    fn slot(&self, bucket: usize, name: &str) -> Option<Tensor<1>>;
+
+    /// Restores a slot.
+    fn set_slot(&mut self, bucket: usize, name: &str, values: Tensor<1>);
+
+    /// State beside the slots, such as a count of steps.
+    fn scalars(&self) -> Vec<(String, Scalar)>;
+
+    /// Restores a scalar.
+    ///
+    /// # Errors
+    /// When the optimizer has no such scalar.
+    fn set_scalar(&mut self, name: &str, value: Scalar) -> Result<(), ParallelError>;
+}
+
+/// Checks a setting that must not be negative.
+fn not_negative(name: &'static str, value: f64) -> Result<(), ParallelError> {
+    if value >= 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    let reason = "it must be a finite number of at least 0";
+    Err(ParallelError::OptimizerSetting { name, value: value.to_string(), reason })
+}

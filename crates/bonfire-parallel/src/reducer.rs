@@ -1,0 +1,312 @@
+//! Gathers the gradients of a window into buckets and reduces each as soon as it is full.
+//!
+//! A *window* is the micro-batches between two optimizer steps; only its last one communicates. A
+//! bucket goes Gathering -> InFlight -> Reduced -> (optimizer) -> Gathering:
+//!
+//! - Gathering: hooks copy (first micro-batch that uses the parameter) or add (later ones) gradients
+//!   into the bucket's memory;
+//! - InFlight: in the communicating micro-batch, all gradients of the bucket are there *and* all
+//!   earlier buckets were launched; the engine owns the memory;
+//! - Reduced: the engine has given it back.
+//!
+//! ORDER: buckets are launched strictly in their layout's order, which is the same on every rank.
+
+use crate::bucket::{Bucket, BucketLayout};
+use crate::{GradientReduction, ParallelError};
+use bonfire_comm::{Buffer, DType, HostBuffer, ProcessGroup, ReduceOp, Work};
+use bonfire_tensor::hook::{Gradient, GradientSink};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) struct Reducer {
+    layout: BucketLayout,
+    group: ProcessGroup,
+    op: ReduceOp,
+    /// Whether two more elements behind the last bucket carry the window's totals to all ranks.
+    in_band: bool,
+    window: Mutex<Window>,
+}
+
+struct Window {
+    slots: Vec<Slot>,
+    /// Whether this micro-batch communicates.
+    communicates: bool,
+    next_launch: usize,
+    totals: Totals,
+    error: Option<ParallelError>,
+}
+
+/// What a rank, or all ranks together, did in a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Samples, or other units of weight.
+    pub(crate) weight: f64,
+    /// See [`DataParallel::vote`](crate::DataParallel::vote).
+    pub(crate) votes: f64,
+}
+
+/// Elements behind the last bucket: weight and votes.
+const EXTRA: usize = 2;
+
+struct Slot {
+    memory: Memory,
+    /// Segments still to fire in the communicating micro-batch.
+    missing: usize,
+    /// Segments with a gradient in this window.
+    used: Vec<bool>,
+}
+
+enum Memory {
+    Gathering(HostBuffer),
+    InFlight(Work),
+    Reduced(HostBuffer),
+    /// With the optimizer, or lost to a failure.
+    Away,
+}
+
+impl Reducer {
+    pub(crate) fn new(
+        layout: BucketLayout,
+        group: ProcessGroup,
+        reduction: GradientReduction,
+    ) -> Self {
+        let op = match reduction {
+            GradientReduction::MeanOverRanks => ReduceOp::Mean,
+            GradientReduction::PerSample { .. } => ReduceOp::Sum,
+        };
+        // A 16-bit element does not hold a count exactly.
+        let last = layout.buckets().last().map(|bucket| bucket.dtype);
+        let in_band = matches!(last, Some(DType::F32 | DType::F64));
+        let slots = layout.buckets().iter().map(Slot::new).collect();
+        let window = Window {
+            slots,
+            communicates: false,
+            next_launch: 0,
+            totals: Totals::default(),
+            error: None,
+        };
+        let reducer = Self { layout, group, op, in_band, window: Mutex::new(window) };
+        for bucket in 0..reducer.layout.buckets().len() {
+            reducer.recycle(bucket, None);
+        }
+        reducer
+    }
+
+    pub(crate) fn layout(&self) -> &BucketLayout {
+        &self.layout
+    }
+
+    /// Elements of a bucket's memory: its parameters and, in the last one, the totals.
+    pub(crate) fn memory_len(&self, bucket: usize) -> usize {
+        let last = bucket + 1 == self.layout.buckets().len();
+        self.layout.buckets()[bucket].num_elements() + if self.in_band && last { EXTRA } else { 0 }
+    }
+
+    /// Begins a micro-batch; with `communicates`, buckets leave as they fill.
+    pub(crate) fn begin(&self, communicates: bool, weight: f64) {
+        let mut window = self.lock();
+        window.communicates = communicates;
+        window.totals.weight += weight;
+        window.next_launch = 0;
+        for slot in &mut window.slots {
+            slot.missing = slot.used.len();
+        }
+    }
+
+    /// Ends a micro-batch: what did not fire in it is completed, and the rest is launched.
+    pub(crate) fn finish(&self, accept_unused: bool) -> Result<(), ParallelError> {
+        let mut window = self.lock();
+        if let Some(error) = window.error.clone() {
+            return Err(error);
+        }
+        if !window.communicates {
+            return Ok(());
+        }
+        let unused = self.zero_unused(&mut window);
+        if !accept_unused && !unused.is_empty() {
+            let error =
+                ParallelError::UnusedParameters { rank: self.group.rank(), parameters: unused };
+            self.group.abort(&error.to_string());
+            return Err(error);
+        }
+        window.slots.iter_mut().for_each(|slot| slot.missing = 0);
+        self.launch_ready(&mut window)
+    }
+
+    /// Waits until every bucket is reduced.
+    pub(crate) fn wait(&self) -> Result<(), ParallelError> {
+        let mut window = self.lock();
+        for slot in &mut window.slots {
+            slot.memory = match std::mem::replace(&mut slot.memory, Memory::Away) {
+                Memory::InFlight(work) => Memory::Reduced(work.wait()?.into_host()?),
+                Memory::Reduced(memory) => Memory::Reduced(memory),
+                other => {
+                    slot.memory = other;
+                    return Err(ParallelError::NoGradients { rank: self.group.rank() });
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// The segments of each bucket that had a gradient in this window on this rank.
+    pub(crate) fn used(&self) -> Vec<Vec<bool>> {
+        self.lock().slots.iter().map(|slot| slot.used.clone()).collect()
+    }
+
+    /// Adds this rank's vote to the window.
+    pub(crate) fn vote(&self, value: f64) {
+        self.lock().totals.votes = value;
+    }
+
+    /// The window's totals over all ranks; on `control` when they did not travel with the
+    /// gradients.
+    pub(crate) fn totals(&self, control: &ProcessGroup) -> Result<Totals, ParallelError> {
+        if !self.in_band {
+            let own = self.lock().totals;
+            let mut values = [own.weight, own.votes];
+            control.all_reduce(&mut values, ReduceOp::Sum)?;
+            return Ok(Totals { weight: values[0], votes: values[1] });
+        }
+        let last = self.layout.buckets().len() - 1;
+        let [weight, votes] = self.with_reduced(last, read_totals)?.unwrap_or_default();
+        let ranks = if self.op == ReduceOp::Mean { self.group.world_size() as f64 } else { 1.0 };
+        Ok(Totals { weight: weight * ranks, votes: votes * ranks })
+    }
+
+    /// Gives a reduced bucket to the optimizer.
+    pub(crate) fn take(&self, bucket: usize) -> Result<HostBuffer, ParallelError> {
+        let mut window = self.lock();
+        match std::mem::replace(&mut window.slots[bucket].memory, Memory::Away) {
+            Memory::Reduced(buffer) => Ok(buffer),
+            other => {
+                window.slots[bucket].memory = other;
+                Err(ParallelError::NoGradients { rank: self.group.rank() })
+            }
+        }
+    }
+
+    /// Reads a reduced bucket in place.
+    pub(crate) fn with_reduced<T>(
+        &self,
+        bucket: usize,
+        read: impl FnOnce(&HostBuffer) -> T,
+    ) -> Result<T, ParallelError> {
+        match &self.lock().slots[bucket].memory {
+            Memory::Reduced(buffer) => Ok(read(buffer)),
+            _ => Err(ParallelError::NoGradients { rank: self.group.rank() }),
+        }
+    }
+
+    /// Returns memory for a bucket's next window; its content does not matter.
+    pub(crate) fn recycle(&self, bucket: usize, memory: Option<HostBuffer>) {
+        let dtype = self.layout.buckets()[bucket].dtype;
+        let len = self.memory_len(bucket);
+        let memory = memory
+            .filter(|memory| memory.len() == len && memory.dtype() == dtype)
+            .unwrap_or_else(|| HostBuffer::zeros(dtype, len));
+        let mut window = self.lock();
+        let slot = &mut window.slots[bucket];
+        slot.memory = Memory::Gathering(memory);
+        slot.used.iter_mut().for_each(|used| *used = false);
+        window.totals = Totals::default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launch_ready(&self, window: &mut Window) -> Result<(), ParallelError> {
+        while window.next_launch < window.slots.len()
+            && window.slots[window.next_launch].missing == 0
+        {
+            let bucket = window.next_launch;
+            let memory = std::mem::replace(&mut window.slots[bucket].memory, Memory::Away);
+            let Memory::Gathering(mut memory) = memory else {
+                window.slots[bucket].memory = memory;
+                return Err(ParallelError::NoGradients { rank: self.group.rank() });
+            };
+            if self.memory_len(bucket) > self.layout.buckets()[bucket].num_elements() {
+                write_totals(&mut memory, window.totals);
+            }
+            let work = self.group.start_all_reduce(Buffer::Host(memory), self.op)?;
+            window.slots[bucket].memory = Memory::InFlight(work);
+            window.next_launch += 1;
+        }
+        Ok(())
+    }
+
+    /// Zeroes what no micro-batch of the window used, and returns the paths.
+    fn zero_unused(&self, window: &mut Window) -> Vec<String> {
+        let mut paths = Vec::new();
+        for (bucket, slot) in self.layout.buckets().iter().zip(&mut window.slots) {
+            let Memory::Gathering(memory) = &mut slot.memory else { continue };
+            for (segment, used) in bucket.segments.iter().zip(&slot.used) {
+                if !used {
+                    paths.push(segment.path.clone());
+                    let size = bucket.dtype.size_bytes();
+                    memory.as_bytes_mut()[segment.range.start * size..segment.range.end * size]
+                        .fill(0);
+                }
+            }
+        }
+        paths
+    }
+
+    fn receive(&self, index: usize, gradient: Gradient) -> Result<(), ParallelError> {
+        let mut window = self.lock();
+        let Some((bucket, segment)) = self.layout.place(index) else { return Ok(()) };
+        let range = self.layout.buckets()[bucket].segments[segment].range.clone();
+        let slot = &mut window.slots[bucket];
+        let Memory::Gathering(memory) = &mut slot.memory else { return Ok(()) };
+        let accumulate = slot.used[segment];
+        match memory {
+            HostBuffer::F32(values) => gradient.write_to(&mut values[range], accumulate)?,
+            HostBuffer::F64(values) => gradient.write_to(&mut values[range], accumulate)?,
+            HostBuffer::F16(values) => gradient.write_to(&mut values[range], accumulate)?,
+            HostBuffer::BF16(values) => gradient.write_to(&mut values[range], accumulate)?,
+            _ => {}
+        }
+        slot.used[segment] = true;
+        slot.missing = slot.missing.saturating_sub(1);
+        if window.communicates { self.launch_ready(&mut window) } else { Ok(()) }
+    }
+}
+
+impl Slot {
+    fn new(bucket: &Bucket) -> Self {
+        let used = vec![false; bucket.segments.len()];
+        Self { memory: Memory::Away, missing: used.len(), used }
+    }
+}
+
+impl GradientSink for Reducer {
+    // A hook cannot return an error through the backward pass: it is kept for `finish`.
+    fn gradient(&self, index: usize, gradient: Gradient) {
+        if let Err(error) = self.receive(index, gradient) {
+            self.lock().error.get_or_insert(error);
+        }
+    }
+}
+
+fn write_totals(memory: &mut HostBuffer, totals: Totals) {
+    let values = [totals.weight, totals.votes];
+    match memory {
+        HostBuffer::F32(memory) => {
+            let at = memory.len() - EXTRA;
+            memory[at..].copy_from_slice(&values.map(|value| value as f32));
+        }
+        HostBuffer::F64(memory) => {
+            let at = memory.len() - EXTRA;
+            memory[at..].copy_from_slice(&values);
+        }
+        _ => {}
+    }
+}
+
+fn read_totals(memory: &HostBuffer) -> Option<[f64; EXTRA]> {
+    match memory {
+        HostBuffer::F32(memory) => memory.last_chunk::<EXTRA>().map(|x| x.map(f64::from)),
+        HostBuffer::F64(memory) => memory.last_chunk::<EXTRA>().copied(),
+        _ => None,
+    }
+}

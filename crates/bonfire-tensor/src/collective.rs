@@ -1,0 +1,95 @@
+//! Collectives on tensors.
+
+use crate::TensorError;
+use crate::extension::dispatch_collective;
+use crate::host::{HostFloat, HostTensorMut};
+use bonfire_comm::{CommError, ProcessGroup, ReduceOp};
+use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{DType, Tensor};
+use std::sync::{Arc, Mutex};
+
+/// Reduces a tensor over the ranks of a group, differentiably.
+///
+/// With `op` [`Sum`](ReduceOp::Sum) or [`Mean`](ReduceOp::Mean); since every rank's output depends
+/// on every rank's input, the backward step reduces the gradients in the same way.
+///
+/// # Collective
+/// Every rank of the group calls it with the same shape and type, in the same order among the
+/// group's operations, and runs the backward pass through it. Give a module a
+/// [`duplicate`](ProcessGroup::duplicate) of its own.
+///
+/// # Errors
+/// [`TensorError::Comm`] when the collective fails. A failure in the backward pass aborts the
+/// group, so that the next operation on it returns the cause.
+///
+/// # Reference
+/// `torch.distributed.nn.functional.all_reduce`.
+pub fn all_reduce<const D: usize>(
+    tensor: Tensor<D>,
+    group: &ProcessGroup,
+    op: ReduceOp,
+) -> Result<Tensor<D>, TensorError> {
+    if !matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
+        return Err(TensorError::NotDifferentiable { op });
+    }
+    crate::host::wire_type(tensor.dtype(), "a tensor to reduce")?;
+    if group.world_size() == 1 {
+        return Ok(tensor);
+    }
+    let failure = Arc::new(Mutex::new(None));
+    let collective = TensorCollective { group: group.clone(), op, failure: failure.clone() };
+    let output = dispatch_collective(tensor.into_dispatch(), collective);
+    let failed = failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    match failed {
+        Some(error) => Err(TensorError::Comm(error)),
+        None => Ok(Tensor::from_dispatch(output)),
+    }
+}
+
+/// What the collective operation carries through the graph.
+#[derive(Clone)]
+pub(crate) struct TensorCollective {
+    group: ProcessGroup,
+    op: ReduceOp,
+    failure: Arc<Mutex<Option<CommError>>>,
+}
+
+impl core::fmt::Debug for TensorCollective {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "all_reduce({:?}) on \"{}\"", self.op, self.group.name())
+    }
+}
+
+impl TensorCollective {
+    /// The collective of the backward step: sums and means are their own adjoints.
+    pub(crate) fn adjoint(&self) -> Self {
+        self.clone()
+    }
+
+    pub(crate) fn run_flex(&self, tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let layout = tensor.layout().clone();
+        let len = layout.num_elements();
+        let flat = tensor.to_contiguous().reshape(burn::tensor::Shape::new([len]));
+        drop(tensor);
+        let shape = layout.shape().clone();
+        let reduced = match flat.dtype() {
+            DType::F64 => self.reduce::<f64>(flat),
+            DType::F16 => self.reduce::<half::f16>(flat),
+            DType::BF16 => self.reduce::<half::bf16>(flat),
+            _ => self.reduce::<f32>(flat),
+        };
+        reduced.reshape(shape)
+    }
+
+    fn reduce<E: HostFloat>(&self, flat: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let mut host = HostTensorMut::from_primitive(flat);
+        if let Some(values) = host.slice_mut::<E>()
+            && let Err(error) = self.group.all_reduce(values, self.op)
+        {
+            self.group.abort(&error.to_string());
+            *self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+        }
+        host.into_primitive()
+    }
+}

@@ -1,0 +1,134 @@
+//! Gradients leave the backward pass as soon as they exist.
+//!
+//! Burn has no public gradient hook, so [`hook_parameters`] puts an identity operation behind every
+//! trainable parameter of a clone of the model. The operation's backward step takes the gradient
+//! and hands it to a [`GradientSink`].
+//!
+//! **When a hook fires.** Burn runs the tape by depth from the leaves, the deepest step first. A
+//! hook directly on a leaf has depth 1, so all hooks would fire after everything else. The depth of
+//! an operation is 1 + the largest depth of its inputs, untracked inputs included: an [`Anchors`]
+//! tensor, untracked and deepened beforehand, lifts the hook to the depth of the layer that follows
+//! it. With depths that grow along the order of use, the last layer's hooks fire first, while the
+//! layers before it are still to be run.
+
+use crate::extension::{dispatch_deepen, dispatch_gradient_hook};
+use crate::host;
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{Device, Tensor};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Receives gradients during the backward pass, on the thread that runs it.
+pub trait GradientSink: Send + Sync {
+    /// Takes the gradient of the parameter with this index.
+    ///
+    /// A parameter used more than once arrives once, summed. Called with the graph's lock held: an
+    /// implementation must not call an autodiff operation.
+    fn gradient(&self, index: usize, gradient: Gradient);
+}
+
+/// A gradient on its device, outside the autodiff graph.
+pub struct Gradient(DispatchTensor);
+
+impl Gradient {
+    pub(crate) fn new(tensor: DispatchTensor) -> Self {
+        Self(tensor)
+    }
+
+    /// Copies the gradient into `output` in row-major order; with `accumulate`, adds it.
+    ///
+    /// # Errors
+    /// [`TensorError::Mismatch`](crate::TensorError::Mismatch) when length or type differ.
+    pub fn write_to<E: host::HostFloat>(
+        self,
+        output: &mut [E],
+        accumulate: bool,
+    ) -> Result<(), crate::TensorError> {
+        host::write_dispatch(self.0, output, accumulate)
+    }
+}
+
+/// What the backward step of a hooked parameter carries.
+#[derive(Clone)]
+pub(crate) struct Hook {
+    index: usize,
+    sink: Arc<dyn GradientSink>,
+}
+
+impl core::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Hook({})", self.index)
+    }
+}
+
+impl Hook {
+    pub(crate) fn fire(self, gradient: Gradient) {
+        self.sink.gradient(self.index, gradient);
+    }
+}
+
+/// Untracked one-element tensors, the k-th of which lies k + 1 levels deep in the graph.
+///
+/// Built once per model and shared by all its steps.
+///
+/// INVARIANT: never shared by ranks that are threads of one process: sharing merges their graphs
+/// under one lock, and a collective inside one backward pass would block the others.
+#[derive(Clone, Debug)]
+pub struct Anchors(Vec<Tensor<1>>);
+
+impl Anchors {
+    /// Makes `count` anchors on `device`, which must have autodiff.
+    pub fn new(count: usize, device: &Device) -> Self {
+        let mut anchor = Tensor::<1>::zeros([1], device);
+        let mut anchors = Vec::with_capacity(count);
+        for _ in 0..count {
+            anchor = Tensor::from_dispatch(dispatch_deepen(anchor.into_dispatch()));
+            anchors.push(anchor.clone());
+        }
+        Self(anchors)
+    }
+}
+
+/// Returns `model` with a hook behind every parameter that requires gradients.
+///
+/// A hook carries the parameter's position among the distinct trainable parameters in the module's
+/// visiting order, the order of [`trainable`](crate::parameters::trainable). A parameter that
+/// stands in several places of the module (tied weights) has one hook, so its gradient arrives once,
+/// summed. Running statistics and frozen parameters pass through untouched: writing to a running
+/// statistic would change every clone of the model.
+pub fn hook_parameters<M: Module>(model: M, anchors: &Anchors, sink: &Arc<dyn GradientSink>) -> M {
+    model.map(&mut HookMapper { anchors, sink, hooked: HashMap::new() })
+}
+
+struct HookMapper<'a> {
+    anchors: &'a Anchors,
+    sink: &'a Arc<dyn GradientSink>,
+    hooked: HashMap<ParamId, Box<dyn Any>>,
+}
+
+impl ModuleMapper for HookMapper<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        let (id, tensor, mapper) = param.consume();
+        let tied = self.hooked.get(&id).and_then(|seen| seen.downcast_ref::<Tensor<D>>());
+        if let Some(tied) = tied {
+            return Param::from_mapped_value(id, tied.clone(), mapper);
+        }
+        let index = self.hooked.len();
+        let Some(anchor) = self.anchors.0.get(index) else {
+            return Param::from_mapped_value(id, tensor, mapper);
+        };
+        let hook = Hook { index, sink: self.sink.clone() };
+        let hooked = Tensor::<D>::from_dispatch(dispatch_gradient_hook(
+            tensor.into_dispatch(),
+            anchor.clone().into_dispatch(),
+            hook,
+        ));
+        self.hooked.insert(id, Box::new(hooked.clone()));
+        Param::from_mapped_value(id, hooked, mapper)
+    }
+}

@@ -1,0 +1,19 @@
+//! The only place where Burn tensors meet a wire.
+//!
+//! - [`hook`]: identity operations behind every parameter whose backward step hands the gradient
+//!   out *while* the backward pass goes on;
+//! - [`host`]: tensors as flat host memory and back, without copies where the memory allows it;
+//! - [`parameters`]: what a module is made of, by module path;
+//! - [`state`]: the [`Stateful`](state::Stateful) trait by which everything that a checkpoint holds
+//!   is saved and restored;
+//! - [`collective`]: collectives on tensors, among them a differentiable all-reduce.
+
+pub mod collective;
+mod error;
+mod extension;
+pub mod hook;
+pub mod host;
+pub mod parameters;
+pub mod state;
+
+pub use error::TensorError;

@@ -1,0 +1,52 @@
+//! What is wrong with a configuration, all of it at once.
+
+use std::fmt;
+
+/// One thing wrong with a configuration: where it was written, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Dotted path of the key, such as `train.max_epochs`; empty when the whole file is meant.
+    pub key: String,
+    /// What is wrong and the remedy; names the key, so that it can be read alone.
+    pub message: String,
+    /// Line in `origin`, counted from 1, where the key was written, when it was.
+    pub line: Option<usize>,
+    /// File, or `--set key=value`, that the key came from.
+    pub origin: String,
+}
+
+impl fmt::Display for Problem {
+    /// Writes `origin:line: message`, the form that editors and terminals make clickable.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.origin, self.message),
+            None => write!(f, "{}: {}", self.origin, self.message),
+        }
+    }
+}
+
+/// Happens when a configuration cannot be read or resolved; carries every problem found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", list(.problems))]
+#[non_exhaustive]
+pub struct ConfigError {
+    /// The problems in the order in which they were found; never empty.
+    pub problems: Vec<Problem>,
+}
+
+impl ConfigError {
+    /// Makes an error of one problem.
+    pub(super) fn one(problem: Problem) -> Self {
+        Self { problems: vec![problem] }
+    }
+
+    /// Turns "no problems" into `Ok(value)`.
+    pub(super) fn check<T>(value: T, problems: Vec<Problem>) -> Result<T, Self> {
+        if problems.is_empty() { Ok(value) } else { Err(Self { problems }) }
+    }
+}
+
+/// Joins problems, one a line.
+fn list(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}

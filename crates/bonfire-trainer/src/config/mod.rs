@@ -1,0 +1,47 @@
+//! Configuration of a run: [`RunConfig`] as written, [`Plan`] as resolved for a world size.
+//!
+//! One TOML file a recipe, `--set a.b=c` overrides on top, strict keys. Reading and resolving
+//! report *all* problems at once in a [`ConfigError`], each with its place, key and remedy:
+//!
+//! ```text
+//! configs/digits.toml:12: unknown key "train.max_epoch"; did you mean "max_epochs"?
+//! configs/digits.toml:17: optimizer.lr = -0.1: must be 0 or more
+//! ```
+//!
+//! The usual way through:
+//!
+//! 1. [`RunConfig::load_with_overrides`] reads the file and applies the overrides;
+//! 2. [`RunConfig::parse_model`] reads the model's own keys;
+//! 3. [`Plan::resolve`] fills in every default for the world size of this run;
+//! 4. [`Plan::agreement_entries`] is what ranks compare before step 1, and [`Plan::to_toml`] what
+//!    the run folder keeps.
+
+mod agreement;
+mod choice;
+mod error;
+mod optimizer;
+mod overrides;
+mod plan;
+mod resolve;
+mod run_config;
+mod schedule;
+mod sections;
+mod source;
+mod strict;
+mod suggest;
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, Problem};
+pub use optimizer::OptimizerPlan;
+pub use plan::{
+    Budget, CheckpointPlan, DataPlan, DistributedPlan, LogPlan, ModelPlan, Plan, TrainPlan,
+};
+pub use run_config::RunConfig;
+pub use schedule::{Schedule, SchedulePlan};
+pub use sections::{
+    CheckpointSection, ClipSection, DataKind, DataSection, DistributedSection, EngineKind,
+    LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection, PrecisionMode,
+    PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection, TrainSection,
+    TransformsSection,
+};

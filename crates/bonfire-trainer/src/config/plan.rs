@@ -1,0 +1,232 @@
+//! The configuration as resolved for a world size.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::optimizer::OptimizerPlan;
+use super::resolve::MIB;
+use super::run_config::RunConfig;
+use super::schedule::{Schedule, SchedulePlan};
+use super::sections::{
+    CheckpointSection, DataKind, DataSection, DistributedSection, EngineKind, LogSection,
+    ModelSection, Normalize, PrecisionMode, PrecisionSection, TrainSection,
+};
+
+/// A run's configuration with nothing left undecided; made by [`Plan::resolve`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Name of the run.
+    pub name: String,
+    /// Seed of initialisation, sampling and augmentation.
+    pub seed: u64,
+    /// Number of ranks that the plan was resolved for.
+    pub world_size: usize,
+    /// The model.
+    pub model: ModelPlan,
+    /// The data.
+    pub data: DataPlan,
+    /// The length of the run.
+    pub train: TrainPlan,
+    /// The optimizer.
+    pub optimizer: OptimizerPlan,
+    /// The course of the learning rate.
+    pub schedule: SchedulePlan,
+    /// Number type of parameters and arithmetic.
+    pub precision: PrecisionMode,
+    /// Communication between ranks.
+    pub distributed: DistributedPlan,
+    /// Checkpoints.
+    pub checkpoint: CheckpointPlan,
+    /// Printed progress.
+    pub log: LogPlan,
+}
+
+/// Which model to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelPlan {
+    /// Name of the model in the registry.
+    pub kind: String,
+    /// The model's own keys, as written.
+    pub keys: toml::Table,
+}
+
+/// Where samples come from and how many a step takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataPlan {
+    /// Format of the data set.
+    pub kind: DataKind,
+    /// Folder of the data set.
+    pub path: PathBuf,
+    /// Samples per rank and micro-batch.
+    pub batch_size: usize,
+    /// Samples per optimizer step over all ranks and micro-batches:
+    /// `batch_size * world_size * accumulate_grad_batches`.
+    pub global_batch_size: usize,
+    /// Loader threads per rank; 0 loads on the training thread.
+    pub workers: usize,
+    /// Whether the incomplete last batch of an epoch is dropped.
+    pub drop_last: bool,
+    /// Normalisation of pixels; `None` leaves them in 0..1.
+    pub normalize: Option<Normalize>,
+}
+
+/// When training ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// After this many passes over the training data.
+    Epochs(u64),
+    /// After this many optimizer steps.
+    Steps(u64),
+}
+
+/// How long to train and how often to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainPlan {
+    /// When training ends.
+    pub budget: Budget,
+    /// Micro-batches per optimizer step.
+    pub accumulate_grad_batches: usize,
+    /// Optimizer steps between two rows of metrics.
+    pub log_every_n_steps: u64,
+    /// Epochs between two validations; 0 validates only at the end.
+    pub check_val_every_n_epochs: u64,
+}
+
+/// How ranks talk to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DistributedPlan {
+    /// Engine that carries the collectives.
+    pub engine: EngineKind,
+    /// Deadline of a collective.
+    pub timeout: Duration,
+    /// Size of a gradient bucket.
+    pub bucket_cap_bytes: usize,
+    /// Size of the first gradient bucket.
+    pub first_bucket_bytes: usize,
+    /// Whether buffers are sent from rank 0 before each step.
+    pub broadcast_buffers: bool,
+}
+
+/// When to save and how much to keep. The end of a run and an interrupt always save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointPlan {
+    /// Optimizer steps between two checkpoints; `None` saves none by steps.
+    pub every_n_steps: Option<u64>,
+    /// Epochs between two checkpoints; 0 saves none by epochs.
+    pub every_n_epochs: u64,
+    /// Newest checkpoints that are kept.
+    pub keep_last: usize,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPlan {
+    /// Time between two progress lines when the output is no terminal.
+    pub interval: Duration,
+}
+
+impl Plan {
+    /// Returns the optimizer steps of one epoch over `num_samples` training samples.
+    ///
+    /// Each rank takes `ceil(num_samples / world_size)` samples (`floor` with `drop_last`) in
+    /// micro-batches of `batch_size`, the last one incomplete (dropped with `drop_last`); a last
+    /// window of fewer than `accumulate_grad_batches` micro-batches is a step too.
+    pub fn steps_per_epoch(&self, num_samples: u64) -> u64 {
+        let (world, batch) = (self.world_size.max(1) as u64, self.data.batch_size.max(1) as u64);
+        let micro_batches = if self.data.drop_last {
+            num_samples / world / batch
+        } else {
+            num_samples.div_ceil(world).div_ceil(batch)
+        };
+        micro_batches.div_ceil(self.train.accumulate_grad_batches.max(1) as u64)
+    }
+
+    /// Returns the optimizer steps of the whole run over `num_samples` training samples.
+    pub fn total_steps(&self, num_samples: u64) -> u64 {
+        match self.train.budget {
+            Budget::Epochs(epochs) => epochs.saturating_mul(self.steps_per_epoch(num_samples)),
+            Budget::Steps(steps) => steps,
+        }
+    }
+
+    /// Returns the learning rates of a run over `num_samples` training samples.
+    pub fn schedule(&self, num_samples: u64) -> Schedule {
+        Schedule::new(self.schedule, self.optimizer.lr(), self.total_steps(num_samples))
+    }
+
+    /// Writes the plan as a configuration with every key given; resolved for the same world
+    /// size, it gives the same plan.
+    pub fn to_run_config(&self) -> RunConfig {
+        RunConfig {
+            name: Some(self.name.clone()),
+            seed: Some(self.seed),
+            model: ModelSection {
+                kind: Some(self.model.kind.clone()),
+                keys: self.model.keys.clone(),
+            },
+            data: self.data_section(),
+            train: self.train_section(),
+            optimizer: self.optimizer.to_section(),
+            schedule: self.schedule.to_section(),
+            precision: PrecisionSection { mode: Some(self.precision) },
+            distributed: self.distributed_section(),
+            checkpoint: CheckpointSection {
+                every_n_steps: self.checkpoint.every_n_steps,
+                every_n_epochs: Some(self.checkpoint.every_n_epochs),
+                keep_last: Some(self.checkpoint.keep_last),
+            },
+            log: LogSection { interval_s: Some(self.log.interval.as_secs_f64()) },
+            ..RunConfig::default()
+        }
+    }
+
+    /// Writes the plan as TOML for the run folder; loaded and resolved for the same world size,
+    /// it gives the same plan.
+    ///
+    /// # Errors
+    /// Happens when a path is no Unicode.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        let body = self.to_run_config().to_toml()?;
+        let (ranks, samples) = (self.world_size, self.data.global_batch_size);
+        Ok(format!("# Resolved for {ranks} rank(s): {samples} samples per optimizer step.\n{body}"))
+    }
+
+    fn data_section(&self) -> DataSection {
+        DataSection {
+            kind: Some(self.data.kind),
+            path: Some(self.data.path.clone()),
+            batch_size: Some(self.data.batch_size),
+            global_batch_size: None,
+            workers: Some(self.data.workers),
+            drop_last: Some(self.data.drop_last),
+            normalize: self.data.normalize,
+            transforms: None,
+        }
+    }
+
+    fn train_section(&self) -> TrainSection {
+        let (max_epochs, max_steps) = match self.train.budget {
+            Budget::Epochs(epochs) => (Some(epochs), None),
+            Budget::Steps(steps) => (None, Some(steps)),
+        };
+        TrainSection {
+            max_epochs,
+            max_steps,
+            accumulate_grad_batches: Some(self.train.accumulate_grad_batches),
+            log_every_n_steps: Some(self.train.log_every_n_steps),
+            check_val_every_n_epochs: Some(self.train.check_val_every_n_epochs),
+        }
+    }
+
+    fn distributed_section(&self) -> DistributedSection {
+        let distributed = &self.distributed;
+        DistributedSection {
+            engine: Some(distributed.engine),
+            timeout_s: Some(distributed.timeout.as_secs_f64()),
+            bucket_cap_mb: Some(distributed.bucket_cap_bytes as f64 / MIB),
+            first_bucket_mb: Some(distributed.first_bucket_bytes as f64 / MIB),
+            broadcast_buffers: Some(distributed.broadcast_buffers),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! From [`RunConfig`] to [`Plan`]: defaults, limits and what must agree between keys.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::{ConfigError, Problem};
+use super::optimizer;
+use super::plan::{
+    Budget, CheckpointPlan, DataPlan, DistributedPlan, LogPlan, ModelPlan, Plan, TrainPlan,
+};
+use super::run_config::RunConfig;
+use super::schedule::{self, SchedulePlan};
+use super::sections::{DataKind, EngineKind, Normalize, PrecisionMode};
+use super::source::Source;
+
+/// Bytes of a MiB, the unit of bucket sizes.
+pub(super) const MIB: f64 = 1024.0 * 1024.0;
+
+impl Plan {
+    /// Fills in every default for a world of `world_size` ranks, and checks every value.
+    ///
+    /// # Errors
+    /// Happens when a required key is missing, a value is out of its range, keys exclude each
+    /// other, or `global_batch_size` cannot be divided; the error carries all such problems.
+    pub fn resolve(config: &RunConfig, world_size: usize) -> Result<Self, ConfigError> {
+        let mut resolver = Resolver { source: &config.source, problems: Vec::new() };
+        let plan = resolver.plan(config, world_size);
+        ConfigError::check(plan, resolver.problems)
+    }
+}
+
+/// Checks values, and collects what is wrong with them.
+pub(super) struct Resolver<'a> {
+    source: &'a Source,
+    problems: Vec<Problem>,
+}
+
+impl Resolver<'_> {
+    fn plan(&mut self, config: &RunConfig, world_size: usize) -> Plan {
+        if world_size == 0 {
+            self.reject("world_size", "world_size = 0: must be 1 or more");
+        }
+        let model = self.model(config);
+        let train = self.train(config);
+        let optimizer = optimizer::resolve(&config.optimizer, self);
+        Plan {
+            name: self.name(config, &model.kind),
+            seed: self.seed(config),
+            world_size,
+            data: self.data(config, world_size.max(1), train.accumulate_grad_batches),
+            schedule: self.schedule(config, optimizer.lr(), train.budget),
+            precision: config.precision.mode.unwrap_or(PrecisionMode::F32),
+            distributed: self.distributed(config),
+            checkpoint: self.checkpoint(config),
+            log: LogPlan {
+                interval: self.seconds("log.interval_s", config.log.interval_s.unwrap_or(5.0)),
+            },
+            model,
+            train,
+            optimizer,
+        }
+    }
+
+    fn name(&mut self, config: &RunConfig, model_kind: &str) -> String {
+        let name = config.name.as_deref().unwrap_or(model_kind);
+        let fits = !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
+        if config.name.is_some() && (name.is_empty() || !fits) {
+            let remedy = "must be usable as a folder's name: not empty, no slash, no leading dot";
+            self.reject("name", format!("name = {name:?}: {remedy}"));
+        }
+        name.to_owned()
+    }
+
+    fn seed(&mut self, config: &RunConfig) -> u64 {
+        let seed = config.seed.unwrap_or(0);
+        self.check("seed", seed, i64::try_from(seed).is_ok(), "must be below 2^63, TOML's largest")
+    }
+
+    fn model(&mut self, config: &RunConfig) -> ModelPlan {
+        let kind = config.model.kind.clone().unwrap_or_default();
+        if kind.is_empty() {
+            self.missing("model.kind", "the name of a registered model");
+        }
+        ModelPlan { kind, keys: config.model.keys.clone() }
+    }
+
+    fn train(&mut self, config: &RunConfig) -> TrainPlan {
+        let train = &config.train;
+        let budget = match (train.max_epochs, train.max_steps) {
+            (None, None) => Budget::Epochs(10),
+            (Some(epochs), None) => Budget::Epochs(self.one_or_more("train.max_epochs", epochs)),
+            (None, Some(steps)) => Budget::Steps(self.one_or_more("train.max_steps", steps)),
+            (Some(epochs), Some(steps)) => {
+                self.exclusive("train.max_epochs", epochs, "train.max_steps", steps);
+                Budget::Steps(steps)
+            }
+        };
+        let accumulate = train.accumulate_grad_batches.unwrap_or(1);
+        let log_every = train.log_every_n_steps.unwrap_or(50);
+        TrainPlan {
+            budget,
+            accumulate_grad_batches: self.one_or_more("train.accumulate_grad_batches", accumulate),
+            log_every_n_steps: self.one_or_more("train.log_every_n_steps", log_every),
+            check_val_every_n_epochs: train.check_val_every_n_epochs.unwrap_or(1),
+        }
+    }
+
+    fn data(&mut self, config: &RunConfig, world_size: usize, accumulate: usize) -> DataPlan {
+        let data = &config.data;
+        let path = data.path.clone().unwrap_or_default();
+        if path == PathBuf::new() {
+            self.missing("data.path", "the folder of the data set");
+        }
+        if let Some(Normalize { mean, std }) = data.normalize {
+            self.check("data.normalize.mean", mean, mean.is_finite(), "must be finite");
+            self.above_zero("data.normalize.std", std);
+        }
+        let (batch_size, global_batch_size) = self.batch(config, world_size, accumulate);
+        DataPlan {
+            kind: data.kind.unwrap_or(DataKind::Idx),
+            path,
+            batch_size,
+            global_batch_size,
+            workers: data.workers.unwrap_or(1),
+            drop_last: data.drop_last.unwrap_or(false),
+            normalize: data.normalize,
+        }
+    }
+
+    /// Resolves samples per rank and micro-batch, and per optimizer step over all ranks.
+    fn batch(&mut self, config: &RunConfig, world: usize, accumulate: usize) -> (usize, usize) {
+        let data = &config.data;
+        let shares = world.saturating_mul(accumulate).max(1);
+        if let (Some(local), Some(global)) = (data.batch_size, data.global_batch_size) {
+            self.exclusive("data.batch_size", local, "data.global_batch_size", global);
+            return (local, global);
+        }
+        let Some(global) = data.global_batch_size else {
+            let local = self.one_or_more("data.batch_size", data.batch_size.unwrap_or(32));
+            return (local, local.saturating_mul(shares));
+        };
+        if global == 0 || global % shares != 0 {
+            let below = global / shares * shares;
+            let nearest = match below {
+                0 => format!("at least {shares}"),
+                below => format!("{below} or {}", below.saturating_add(shares)),
+            };
+            let message = format!(
+                "data.global_batch_size = {global}: must be divisible by {shares} (world size \
+                 {world} x train.accumulate_grad_batches {accumulate}); use {nearest}"
+            );
+            self.reject("data.global_batch_size", message);
+        }
+        (global / shares, global)
+    }
+
+    fn schedule(&mut self, config: &RunConfig, lr: f64, budget: Budget) -> SchedulePlan {
+        let plan = schedule::resolve(&config.schedule, lr, self);
+        if let Budget::Steps(steps) = budget {
+            let fits = plan.warmup_steps <= steps;
+            let remedy = format!("must not be above train.max_steps = {steps}");
+            self.check("schedule.warmup_steps", plan.warmup_steps, fits, &remedy);
+        }
+        plan
+    }
+
+    fn distributed(&mut self, config: &RunConfig) -> DistributedPlan {
+        let distributed = &config.distributed;
+        DistributedPlan {
+            engine: distributed.engine.unwrap_or(EngineKind::Auto),
+            timeout: self.seconds("distributed.timeout_s", distributed.timeout_s.unwrap_or(600.0)),
+            bucket_cap_bytes: self
+                .mebibytes("distributed.bucket_cap_mb", distributed.bucket_cap_mb.unwrap_or(25.0)),
+            first_bucket_bytes: self.mebibytes(
+                "distributed.first_bucket_mb",
+                distributed.first_bucket_mb.unwrap_or(1.0),
+            ),
+            broadcast_buffers: distributed.broadcast_buffers.unwrap_or(true),
+        }
+    }
+
+    fn checkpoint(&mut self, config: &RunConfig) -> CheckpointPlan {
+        let checkpoint = &config.checkpoint;
+        if checkpoint.every_n_steps == Some(0) {
+            let message = "checkpoint.every_n_steps = 0: must be 1 or more; leave it out for none";
+            self.reject("checkpoint.every_n_steps", message);
+        }
+        CheckpointPlan {
+            every_n_steps: checkpoint.every_n_steps,
+            every_n_epochs: checkpoint.every_n_epochs.unwrap_or(1),
+            keep_last: self.one_or_more("checkpoint.keep_last", checkpoint.keep_last.unwrap_or(3)),
+        }
+    }
+}
+
+/// Checks of single values; each hands the value on, so that resolving goes on after a problem.
+impl Resolver<'_> {
+    /// Reports `message` at `key`.
+    pub(super) fn reject(&mut self, key: &str, message: impl Into<String>) {
+        self.problems.push(self.source.problem(key, message));
+    }
+
+    /// Reports that the required `key` was left out; `what` says what to set it to.
+    pub(super) fn missing(&mut self, key: &str, what: &str) {
+        self.reject(key, format!("{key} is missing: set it to {what}"));
+    }
+
+    /// Reports `value` unless it is allowed.
+    pub(super) fn check<T: Display>(&mut self, key: &str, value: T, ok: bool, remedy: &str) -> T {
+        if !ok {
+            self.reject(key, format!("{key} = {value}: {remedy}"));
+        }
+        value
+    }
+
+    /// Requires a finite number of 0 or more.
+    pub(super) fn zero_or_more(&mut self, key: &str, value: f64) -> f64 {
+        self.check(key, value, value.is_finite() && value >= 0.0, "must be 0 or more")
+    }
+
+    /// Requires a finite number above 0.
+    pub(super) fn above_zero(&mut self, key: &str, value: f64) -> f64 {
+        self.check(key, value, value.is_finite() && value > 0.0, "must be above 0")
+    }
+
+    fn one_or_more<T: Display + PartialOrd + From<u8>>(&mut self, key: &str, value: T) -> T {
+        let ok = value >= T::from(1);
+        self.check(key, value, ok, "must be 1 or more")
+    }
+
+    fn exclusive(
+        &mut self,
+        one: &str,
+        value: impl Display,
+        other: &str,
+        other_value: impl Display,
+    ) {
+        let message =
+            format!("{one} = {value} and {other} = {other_value} exclude each other: remove one");
+        self.reject(one, message);
+    }
+
+    fn seconds(&mut self, key: &str, value: f64) -> Duration {
+        match Duration::try_from_secs_f64(value) {
+            Ok(duration) if !duration.is_zero() => duration,
+            _ => {
+                self.check(key, value, false, "must be a number of seconds above 0");
+                Duration::ZERO
+            }
+        }
+    }
+
+    fn mebibytes(&mut self, key: &str, value: f64) -> usize {
+        let bytes = value * MIB;
+        let ok = (1.0..=MIB * MIB).contains(&bytes);
+        self.check(key, value, ok, "must be a size in MiB above 0");
+        bytes as usize
+    }
+}

@@ -1,0 +1,256 @@
+//! The configuration as written.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+use toml::de::DeTable;
+
+use super::error::{ConfigError, Problem};
+use super::overrides;
+use super::plan::Plan;
+use super::sections::{
+    CheckpointSection, ClipSection, DataSection, DistributedSection, LogSection, ModelSection,
+    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+};
+use super::source::{Source, line_at};
+use super::strict::Reader;
+
+/// A run's configuration as its author wrote it: what was left out is `None`.
+///
+/// Read one with [`RunConfig::load`] or [`RunConfig::from_toml_str`], or build one in code from
+/// `RunConfig::default()`. [`Plan::resolve`] fills in the defaults. Equality compares what is
+/// configured, not where it was written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RunConfig {
+    /// Name of the run, part of the run folder's name; default: the model's kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Seed of initialisation, sampling and augmentation; default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The model.
+    #[serde(skip_serializing_if = "is_default")]
+    pub model: ModelSection,
+    /// The data.
+    #[serde(skip_serializing_if = "is_default")]
+    pub data: DataSection,
+    /// The length of the run.
+    #[serde(skip_serializing_if = "is_default")]
+    pub train: TrainSection,
+    /// The optimizer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub optimizer: OptimizerSection,
+    /// The course of the learning rate.
+    #[serde(skip_serializing_if = "is_default")]
+    pub schedule: ScheduleSection,
+    /// The number types.
+    #[serde(skip_serializing_if = "is_default")]
+    pub precision: PrecisionSection,
+    /// Gradient clipping.
+    #[serde(skip_serializing_if = "is_default")]
+    pub clip: ClipSection,
+    /// Communication between ranks.
+    #[serde(skip_serializing_if = "is_default")]
+    pub distributed: DistributedSection,
+    /// Checkpoints.
+    #[serde(skip_serializing_if = "is_default")]
+    pub checkpoint: CheckpointSection,
+    /// Printed progress.
+    #[serde(skip_serializing_if = "is_default")]
+    pub log: LogSection,
+    /// Profiling.
+    #[serde(skip_serializing_if = "is_default")]
+    pub profile: ProfileSection,
+    #[serde(skip)]
+    pub(super) source: Source,
+}
+
+/// The keys outside every section.
+#[derive(Default, Deserialize)]
+struct TopLevel {
+    name: Option<String>,
+    seed: Option<u64>,
+}
+
+impl RunConfig {
+    /// Reads a configuration from a file.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load_with_overrides`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Self::load_with_overrides(path, &[])
+    }
+
+    /// Reads a configuration from a file and applies `--set` overrides, so that the problems of
+    /// both are reported together.
+    ///
+    /// # Errors
+    /// Happens when the file cannot be read, is no TOML, or has unknown keys or wrong types; then
+    /// the wrong values that [`Plan::resolve`] would find at world size 1 are reported too.
+    pub fn load_with_overrides(
+        path: impl AsRef<Path>,
+        overrides: &[String],
+    ) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let origin = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let message = format!("cannot read the configuration: {error}; check the path");
+            ConfigError::one(Source::unlocated(&origin).problem("", message))
+        })?;
+        Self::from_toml_str_with_overrides(&text, &origin, overrides)
+    }
+
+    /// Reads a configuration from text; `origin` names the text in messages.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load_with_overrides`].
+    pub fn from_toml_str(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        Self::from_toml_str_with_overrides(text, origin, &[])
+    }
+
+    /// Reads a configuration from text and applies `--set` overrides.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load_with_overrides`].
+    pub fn from_toml_str_with_overrides(
+        text: &str,
+        origin: &str,
+        overrides: &[String],
+    ) -> Result<Self, ConfigError> {
+        let (mut document, mut source) = parse(text, origin)?;
+        let problems = overrides::apply(&mut document, &mut source, overrides);
+        Self::build(document, source, problems)
+    }
+
+    /// Applies `--set key=value` overrides.
+    ///
+    /// A value is TOML (`0.1`, `true`, `[0.9, 0.99]`), or else a string. A dotted key makes the
+    /// tables on its way. Of two keys that exclude each other (`train.max_epochs` and
+    /// `train.max_steps`, `data.batch_size` and `data.global_batch_size`), an override takes the
+    /// place of the other one.
+    ///
+    /// # Errors
+    /// Happens when an override has no `=`, sets a key under something that is no table, or
+    /// makes a configuration that could not be loaded; `self` is then unchanged.
+    pub fn apply_overrides(&mut self, overrides: &[String]) -> Result<(), ConfigError> {
+        let mut document = self.to_table()?;
+        let mut source = self.source.clone();
+        let problems = overrides::apply(&mut document, &mut source, overrides);
+        *self = Self::build(document, source, problems)?;
+        Ok(())
+    }
+
+    /// Reads the free keys of `[model]` into the model's own configuration, as strictly as every
+    /// other section.
+    ///
+    /// # Errors
+    /// Happens when a key is unknown to `T`, missing, or has a wrong type.
+    pub fn parse_model<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        let mut reader = Reader::new(&self.source);
+        let value = reader.read("model", self.model.keys.clone());
+        match value {
+            Some(value) => ConfigError::check(value, reader.problems),
+            None => Err(ConfigError { problems: reader.problems }),
+        }
+    }
+
+    /// Makes a problem located where `key` was written, for checks made outside this module.
+    pub fn problem(&self, key: &str, message: impl Into<String>) -> Problem {
+        self.source.problem(key, message)
+    }
+
+    /// Writes the configuration as TOML, which loads again to an equal configuration.
+    ///
+    /// # Errors
+    /// Happens when a value has no TOML form: an integer above 2^63 - 1, or a path that is no
+    /// Unicode; neither can come from a file.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(self).map_err(|error| self.unwritable(&error))
+    }
+
+    pub(super) fn to_table(&self) -> Result<Table, ConfigError> {
+        Table::try_from(self).map_err(|error| self.unwritable(&error))
+    }
+
+    fn unwritable(&self, error: &toml::ser::Error) -> ConfigError {
+        let message = format!("cannot be written as TOML: {error}");
+        ConfigError::one(self.source.problem("", message))
+    }
+
+    /// Reads every section of a parsed document.
+    fn build(
+        mut document: Table,
+        source: Source,
+        mut problems: Vec<Problem>,
+    ) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(&source);
+        let mut config = Self {
+            model: reader.section(&mut document, "model"),
+            data: reader.section(&mut document, "data"),
+            train: reader.section(&mut document, "train"),
+            optimizer: reader.section(&mut document, "optimizer"),
+            schedule: reader.section(&mut document, "schedule"),
+            precision: reader.section(&mut document, "precision"),
+            clip: reader.section(&mut document, "clip"),
+            distributed: reader.section(&mut document, "distributed"),
+            checkpoint: reader.section(&mut document, "checkpoint"),
+            log: reader.section(&mut document, "log"),
+            profile: reader.section(&mut document, "profile"),
+            ..Self::default()
+        };
+        let top: TopLevel = reader.read("", document).unwrap_or_default();
+        (config.name, config.seed) = (top.name, top.seed);
+        problems.append(&mut reader.problems);
+        config.source = source;
+        if !problems.is_empty() {
+            problems.extend(config.further_problems(&problems));
+        }
+        ConfigError::check(config, problems)
+    }
+
+    /// The wrong values of a configuration that has other problems already, without those that
+    /// only follow from a key that could not be read.
+    fn further_problems(&self, known: &[Problem]) -> Vec<Problem> {
+        let Err(error) = Plan::resolve(self, 1) else { return Vec::new() };
+        let follows = |problem: &Problem| {
+            known.iter().any(|other| {
+                problem.key == other.key || problem.key.starts_with(&format!("{}.", other.key))
+            })
+        };
+        error.problems.into_iter().filter(|problem| !follows(problem)).collect()
+    }
+}
+
+/// Parses TOML and notes the line of every key.
+fn parse(text: &str, origin: &str) -> Result<(Table, Source), ConfigError> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let mut problems: Vec<Problem> = errors.iter().map(|e| syntax(e, text, origin)).collect();
+    // One slip can make several errors in a line; the first says enough.
+    problems.sort_by_key(|problem| problem.line);
+    problems.dedup_by_key(|problem| problem.line);
+    let table = match text.parse::<Table>() {
+        Ok(table) => table,
+        Err(error) => {
+            if problems.is_empty() {
+                problems.push(syntax(&error, text, origin));
+            }
+            return Err(ConfigError { problems });
+        }
+    };
+    Ok((table, Source::of_document(origin, text, document.get_ref())))
+}
+
+fn syntax(error: &toml::de::Error, text: &str, origin: &str) -> Problem {
+    Problem {
+        key: String::new(),
+        message: format!("not valid TOML: {}", error.message()),
+        line: error.span().map(|span| line_at(text, span.start)),
+        origin: origin.to_owned(),
+    }
+}
+
+fn is_default<T: Default + PartialEq>(section: &T) -> bool {
+    *section == T::default()
+}

@@ -1,0 +1,239 @@
+//! The configuration as written: one struct a section, every key optional.
+//!
+//! The defaults named here are filled in by [`Plan::resolve`](super::Plan::resolve).
+
+use serde::{Deserialize, Serialize};
+
+use super::choice::choice;
+
+choice! {
+    /// Format of the data set.
+    DataKind {
+        /// IDX files (the format of MNIST), images and labels apart.
+        Idx = "idx",
+    }
+}
+
+choice! {
+    /// Rule that turns gradients into new parameters.
+    OptimizerKind {
+        /// Stochastic gradient descent with momentum.
+        Sgd = "sgd",
+        /// Adam with decoupled weight decay.
+        AdamW = "adamw",
+    }
+}
+
+choice! {
+    /// Course of the learning rate after its warm-up.
+    ScheduleKind {
+        /// Stays at the optimizer's rate.
+        Constant = "constant",
+        /// Falls along half a cosine to `min_lr` at the last step.
+        Cosine = "cosine",
+    }
+}
+
+choice! {
+    /// Number type of parameters and arithmetic.
+    PrecisionMode {
+        /// 32-bit floats.
+        F32 = "f32",
+        /// 64-bit floats.
+        F64 = "f64",
+    }
+}
+
+choice! {
+    /// Engine that carries the collectives.
+    EngineKind {
+        /// The best engine that this machine and world size allow.
+        Auto = "auto",
+        /// Processes: shared memory within a machine, TCP between machines.
+        Host = "host",
+        /// Threads of one process.
+        Local = "local",
+    }
+}
+
+/// `[model]`: which model, and the model's own keys.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelSection {
+    /// Name of the model in the registry; required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// All other keys, read by the model's own configuration; see
+    /// [`RunConfig::parse_model`](super::RunConfig::parse_model).
+    #[serde(flatten)]
+    pub keys: toml::Table,
+}
+
+/// `[data]`: where samples come from and how many a step takes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataSection {
+    /// Format of the data set; default `"idx"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<DataKind>,
+    /// Folder of the data set; required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<std::path::PathBuf>,
+    /// Samples per rank and micro-batch; default 32. Not together with `global_batch_size`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<usize>,
+    /// Samples per optimizer step over all ranks and micro-batches, instead of `batch_size`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_batch_size: Option<usize>,
+    /// Loader threads per rank; default 1; 0 loads on the training thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// Drops the incomplete last batch of an epoch instead of padding it; default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_last: Option<bool>,
+    /// Mean and deviation that pixels are normalised with; default: none, pixels stay in 0..1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<Normalize>,
+    /// Augmentations of the training samples; reserved, must be empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transforms: Option<TransformsSection>,
+}
+
+/// `[data.normalize]`: a pixel `x` in 0..1 becomes `(x - mean) / std`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Normalize {
+    /// Mean of the pixels, in units of the 0..1 range.
+    pub mean: f64,
+    /// Standard deviation of the pixels, in units of the 0..1 range; above 0.
+    pub std: f64,
+}
+
+/// `[data.transforms]`: reserved for augmentations, has no keys yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TransformsSection {}
+
+/// `[train]`: how long to train and how often to look.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainSection {
+    /// Passes over the training data; default 10. Not together with `max_steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_epochs: Option<u64>,
+    /// Optimizer steps, instead of `max_epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u64>,
+    /// Micro-batches per optimizer step; default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accumulate_grad_batches: Option<usize>,
+    /// Optimizer steps between two rows of metrics; default 50.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_every_n_steps: Option<u64>,
+    /// Epochs between two validations; default 1; 0 validates only at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_val_every_n_epochs: Option<u64>,
+}
+
+/// `[optimizer]`: PyTorch's names and defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerSection {
+    /// Rule, `"sgd"` or `"adamw"`; required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<OptimizerKind>,
+    /// Learning rate, before warm-up and schedule; default 0.001.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    /// Momentum factor (`sgd`); default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
+    /// Dampening of the momentum (`sgd`); default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dampening: Option<f64>,
+    /// Weight decay: an L2 penalty for `sgd` (default 0), decoupled for `adamw` (default 0.01).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+    /// Nesterov momentum (`sgd`); default false; needs momentum above 0 and dampening 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nesterov: Option<bool>,
+    /// Decay rates of the two running averages (`adamw`); default [0.9, 0.999].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub betas: Option<[f64; 2]>,
+    /// Term added to the denominator (`adamw`); default 1e-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eps: Option<f64>,
+}
+
+/// `[schedule]`: course of the learning rate over optimizer steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScheduleSection {
+    /// Course after the warm-up, `"constant"` or `"cosine"`; default `"constant"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ScheduleKind>,
+    /// Optimizer steps of linear warm-up; default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u64>,
+    /// Fraction of the rate at which the warm-up starts, in (0, 1]; default 0.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_start_factor: Option<f64>,
+    /// Rate at the end (`cosine`); default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_lr: Option<f64>,
+}
+
+/// `[precision]`: number types.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PrecisionSection {
+    /// Number type, `"f32"` or `"f64"`; default `"f32"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PrecisionMode>,
+}
+
+/// `[clip]`: gradient clipping; reserved, has no keys yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClipSection {}
+
+/// `[distributed]`: how ranks talk to each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DistributedSection {
+    /// Engine, `"auto"`, `"host"` or `"local"`; default `"auto"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineKind>,
+    /// Deadline of a collective, in seconds; default 600.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
+    /// Size of a gradient bucket, in MiB; default 25.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket_cap_mb: Option<f64>,
+    /// Size of the first gradient bucket, in MiB; default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_bucket_mb: Option<f64>,
+    /// Sends buffers (running statistics) from rank 0 before each step; default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broadcast_buffers: Option<bool>,
+}
+
+/// `[checkpoint]`: when to save and how much to keep. The end of a run and an interrupt always
+/// save.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointSection {
+    /// Optimizer steps between two checkpoints; default: none by steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_n_steps: Option<u64>,
+    /// Epochs between two checkpoints; default 1; 0 saves none by epochs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_n_epochs: Option<u64>,
+    /// Newest checkpoints that are kept; default 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_last: Option<usize>,
+}
+
+/// `[log]`: what is printed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogSection {
+    /// Seconds between two progress lines when the output is no terminal; default 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_s: Option<f64>,
+}
+
+/// `[profile]`: profiling; reserved, has no keys yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProfileSection {}

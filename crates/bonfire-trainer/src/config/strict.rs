@@ -1,0 +1,219 @@
+//! Strict deserialization: every unknown key and every type error of a table, not just the first.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use serde_path_to_error::Segment;
+use toml::{Table, Value};
+
+use super::error::Problem;
+use super::sections::{
+    CheckpointSection, ClipSection, DataSection, DistributedSection, LogSection, ModelSection,
+    Normalize, OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    TransformsSection,
+};
+use super::source::{Source, join};
+use super::suggest::nearest;
+
+/// Reads tables into sections and collects what is wrong with them.
+pub(super) struct Reader<'a> {
+    source: &'a Source,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl<'a> Reader<'a> {
+    /// Starts with no problems.
+    pub(super) fn new(source: &'a Source) -> Self {
+        Self { source, problems: Vec::new() }
+    }
+
+    /// Takes the section `name` out of `document` and reads it; what cannot be read is left out.
+    pub(super) fn section<T>(&mut self, document: &mut Table, name: &str) -> T
+    where
+        T: DeserializeOwned + Default,
+    {
+        match document.remove(name) {
+            None => T::default(),
+            Some(Value::Table(table)) => self.read(name, table).unwrap_or_default(),
+            Some(other) => {
+                let message = format!("{name} = {other}: expected a section [{name}]");
+                self.problems.push(self.source.problem(name, message));
+                T::default()
+            }
+        }
+    }
+
+    /// Reads the table at the dotted path `prefix`; `None` when nothing of it can be used.
+    ///
+    /// Serde stops at the first type error, so a key with a wrong value is reported, removed, and
+    /// the rest read again.
+    pub(super) fn read<T: DeserializeOwned>(&mut self, prefix: &str, table: Table) -> Option<T> {
+        let mut remaining = table.clone();
+        let mut unknown = BTreeSet::new();
+        let mut removed = false;
+        let value = loop {
+            let mut ignored = |path: serde_ignored::Path<'_>| {
+                unknown.insert(ignored_keys(&path));
+            };
+            let keys = Value::Table(remaining.clone());
+            let keys = serde_ignored::Deserializer::new(keys, &mut ignored);
+            let error = match serde_path_to_error::deserialize::<_, T>(keys) {
+                Ok(value) => break Some(value),
+                Err(error) => error,
+            };
+            let first = error.path().iter().find_map(|segment| match segment {
+                Segment::Map { key } => Some(key.clone()),
+                _ => None,
+            });
+            let found = first.is_some_and(|key| remaining.remove(&key).is_some());
+            // An error at no key after a removal says only that the removed key is missing.
+            if found || !removed {
+                self.type_error(prefix, error.path(), error.inner().message());
+            }
+            if !found {
+                break None;
+            }
+            removed = true;
+        };
+        for keys in unknown {
+            self.unknown(prefix, &keys, &table, field_names::<T>());
+        }
+        value
+    }
+
+    fn type_error(&mut self, prefix: &str, path: &serde_path_to_error::Path, message: &str) {
+        let mut key = prefix.to_owned();
+        for segment in path.iter() {
+            match segment {
+                Segment::Map { key: name } => key = join(&key, name),
+                Segment::Seq { index } => key.push_str(&format!("[{index}]")),
+                Segment::Enum { .. } | Segment::Unknown => {}
+            }
+        }
+        let message = format!("{key}: {}", in_plain_words(message));
+        self.problems.push(self.source.problem(&key, message));
+    }
+
+    fn unknown(&mut self, prefix: &str, keys: &[String], table: &Table, names: &[&str]) {
+        let Some((last, parents)) = keys.split_last() else { return };
+        let parent = parents.iter().fold(prefix.to_owned(), |path, key| join(&path, key));
+        let key = join(&parent, last);
+        let known = match (prefix, parents) {
+            ("", []) => [names, &section_names()].concat(),
+            (_, []) => names.to_vec(),
+            _ => names_in(&parent).to_vec(),
+        };
+        let is_section = prefix.is_empty() && table.get(last).is_some_and(Value::is_table);
+        let what = if is_section { "section" } else { "key" };
+        let message = format!("unknown {what} {key:?}{}", remedy(last, &known));
+        self.problems.push(self.source.problem(&key, message));
+    }
+}
+
+/// Says what to write instead of the unknown `word`, given the known names beside it.
+fn remedy(word: &str, known: &[&str]) -> String {
+    if let Some(name) = nearest(word, known) {
+        return format!("; did you mean {name:?}?");
+    }
+    let elsewhere = SECTIONS.iter().find(|(_, names)| names().contains(&word));
+    match elsewhere {
+        Some((section, _)) => format!("; did you mean \"{section}.{word}\"?"),
+        None if known.is_empty() => "; no keys are known here".to_owned(),
+        None => format!("; known are {}", known.join(", ")),
+    }
+}
+
+/// Lists the keys of one section.
+type Names = fn() -> &'static [&'static str];
+
+/// Every section, with the keys in it.
+const SECTIONS: &[(&str, Names)] = &[
+    ("model", field_names::<ModelSection>),
+    ("data", field_names::<DataSection>),
+    ("data.normalize", field_names::<Normalize>),
+    ("data.transforms", field_names::<TransformsSection>),
+    ("train", field_names::<TrainSection>),
+    ("optimizer", field_names::<OptimizerSection>),
+    ("schedule", field_names::<ScheduleSection>),
+    ("precision", field_names::<PrecisionSection>),
+    ("clip", field_names::<ClipSection>),
+    ("distributed", field_names::<DistributedSection>),
+    ("checkpoint", field_names::<CheckpointSection>),
+    ("log", field_names::<LogSection>),
+    ("profile", field_names::<ProfileSection>),
+];
+
+/// The sections at the top of a file.
+fn section_names() -> Vec<&'static str> {
+    SECTIONS.iter().map(|(name, _)| *name).filter(|name| !name.contains('.')).collect()
+}
+
+fn names_in(section: &str) -> &'static [&'static str] {
+    SECTIONS.iter().find(|(name, _)| *name == section).map_or(&[], |(_, names)| names())
+}
+
+/// The keys on the way to an ignored value.
+fn ignored_keys(path: &serde_ignored::Path<'_>) -> Vec<String> {
+    use serde_ignored::Path;
+    match path {
+        Path::Root => Vec::new(),
+        Path::Map { parent, key } => {
+            let mut keys = ignored_keys(parent);
+            keys.push(key.clone());
+            keys
+        }
+        Path::Seq { parent, .. }
+        | Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => ignored_keys(parent),
+    }
+}
+
+/// Replaces Rust's type names in a message of serde by words for those who write configurations.
+fn in_plain_words(message: &str) -> String {
+    let Some((head, expected)) = message.rsplit_once("expected ") else {
+        return message.to_owned();
+    };
+    let words = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "an integer, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
+        "f32" | "f64" => "a number",
+        other => other,
+    };
+    format!("{head}expected {words}")
+}
+
+/// Returns the names of the fields of a struct, as serde knows them.
+fn field_names<T: DeserializeOwned>() -> &'static [&'static str] {
+    let names = Cell::new(&[][..]);
+    // The probe never yields a value; what counts is what it is asked for.
+    let _ = T::deserialize(Probe(&names));
+    names.get()
+}
+
+/// A deserializer that notes which fields it is asked for, then gives up.
+struct Probe<'a>(&'a Cell<&'static [&'static str]>);
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(serde::de::Error::custom("a probe has no value"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.set(fields);
+        self.deserialize_any(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}

@@ -1,0 +1,387 @@
+//! Tests of reading, overriding and resolving as a whole.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Budget, ConfigError, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig};
+
+const MINIMAL: &str = r#"
+[model]
+kind = "mlp"
+[data]
+path = "data/digits"
+[optimizer]
+kind = "sgd"
+"#;
+
+fn read(text: &str) -> Result<RunConfig, ConfigError> {
+    RunConfig::from_toml_str(text, "test.toml")
+}
+
+fn lines(error: &ConfigError) -> Vec<String> {
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+/// Reads `MINIMAL` with overrides and resolves it for `world_size` ranks.
+fn plan(overrides: &[&str], world_size: usize) -> Result<Plan, ConfigError> {
+    let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+    let config = RunConfig::from_toml_str_with_overrides(MINIMAL, "test.toml", &overrides)?;
+    Plan::resolve(&config, world_size)
+}
+
+#[track_caller]
+fn rejects(overrides: &[&str], world_size: usize, expected: &[&str]) {
+    let error = plan(overrides, world_size).expect_err("the configuration is wrong");
+    let found: Vec<&str> = error.problems.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn fills_in_the_documented_defaults() {
+    let plan = plan(&[], 2).unwrap();
+    assert_eq!((plan.name.as_str(), plan.seed, plan.world_size), ("mlp", 0, 2));
+    assert_eq!(plan.data.path, PathBuf::from("data/digits"));
+    assert_eq!((plan.data.batch_size, plan.data.global_batch_size), (32, 64));
+    assert_eq!((plan.data.workers, plan.data.drop_last, plan.data.normalize), (1, false, None));
+    assert_eq!(plan.train.budget, Budget::Epochs(10));
+    assert_eq!((plan.train.accumulate_grad_batches, plan.train.log_every_n_steps), (1, 50));
+    assert_eq!(plan.precision, PrecisionMode::F32);
+    assert_eq!(plan.distributed.engine, EngineKind::Auto);
+    assert_eq!(plan.distributed.timeout, Duration::from_secs(600));
+    assert_eq!(plan.distributed.bucket_cap_bytes, 25 << 20);
+    assert_eq!(plan.distributed.first_bucket_bytes, 1 << 20);
+    assert!(plan.distributed.broadcast_buffers);
+    assert_eq!((plan.checkpoint.every_n_steps, plan.checkpoint.every_n_epochs), (None, 1));
+    assert_eq!(plan.log.interval, Duration::from_secs(5));
+    let sgd = OptimizerPlan::Sgd {
+        lr: 1e-3,
+        momentum: 0.0,
+        dampening: 0.0,
+        weight_decay: 0.0,
+        nesterov: false,
+    };
+    assert_eq!(plan.optimizer, sgd);
+}
+
+#[test]
+fn adamw_has_pytorch_defaults() {
+    let adamw =
+        OptimizerPlan::AdamW { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
+    assert_eq!(plan(&["optimizer.kind=adamw"], 1).unwrap().optimizer, adamw);
+}
+
+#[test]
+fn reports_all_kinds_of_problems_at_once_with_their_lines() {
+    let text = r#"
+sed = 1
+[model]
+kind = "mlp"
+[data]
+path = 3
+batch_size = "many"
+normalize = { mean = 0.5, std = 0.0, median = 1 }
+[train]
+max_epoch = 3
+[optimiser]
+lr = 1
+[optimizer]
+kind = "sgdd"
+lr = -1
+betas = [0.9]
+momentum = [1]
+[log]
+interval_s = 0
+[data.transforms]
+flip = true
+"#;
+    let error = read(text).unwrap_err();
+    let expected = [
+        "test.toml:6: data.path: invalid type: integer `3`, expected path string",
+        "test.toml:7: data.batch_size: invalid type: string \"many\", expected an integer, 0 or more",
+        "test.toml:8: unknown key \"data.normalize.median\"; did you mean \"mean\"?",
+        "test.toml:21: unknown key \"data.transforms.flip\"; no keys are known here",
+        "test.toml:10: unknown key \"train.max_epoch\"; did you mean \"max_epochs\"?",
+        "test.toml:14: optimizer.kind: \"sgdd\" is not one of \"sgd\", \"adamw\"; did you mean \"sgd\"?",
+        "test.toml:17: optimizer.momentum: invalid type: sequence, expected a number",
+        "test.toml:16: optimizer.betas: invalid length 1, expected an array of length 2",
+        "test.toml:11: unknown section \"optimiser\"; did you mean \"optimizer\"?",
+        "test.toml:2: unknown key \"sed\"; did you mean \"seed\"?",
+        "test.toml:15: optimizer.lr = -1: must be 0 or more",
+        "test.toml:8: data.normalize.std = 0: must be above 0",
+        "test.toml:19: log.interval_s = 0: must be a number of seconds above 0",
+    ];
+    let (mut found, mut expected) = (lines(&error), expected.map(str::to_owned).to_vec());
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected, "{error}");
+}
+
+#[test]
+fn points_at_the_section_that_has_the_key() {
+    let error = read("lr = 0.1\n").unwrap_err();
+    assert_eq!(lines(&error)[0], "test.toml:1: unknown key \"lr\"; did you mean \"optimizer.lr\"?");
+    let error = read("[clip]\nmax_norm = 1\n").unwrap_err();
+    assert_eq!(
+        lines(&error)[0],
+        "test.toml:2: unknown key \"clip.max_norm\"; no keys are known here"
+    );
+}
+
+#[test]
+fn reports_every_syntax_error_with_its_line() {
+    let error = read("name = \n[train]\nmax_epochs = = 3\n").unwrap_err();
+    let places: Vec<_> = error.problems.iter().map(|p| (p.line, p.key.as_str())).collect();
+    assert_eq!(places, [(Some(1), ""), (Some(3), "")], "{error}");
+    assert!(lines(&error)[0].starts_with("test.toml:1: not valid TOML: "), "{error}");
+    let error = read("[train]\nmax_epochs = 1\nmax_epochs = 2\n").unwrap_err();
+    assert!(lines(&error)[0].starts_with("test.toml:3: not valid TOML: "), "{error}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = RunConfig::load("/no/such/run.toml").unwrap_err().to_string();
+    assert!(error.starts_with("/no/such/run.toml: cannot read the configuration: No such file"));
+}
+
+#[test]
+fn a_value_in_place_of_a_section_is_no_panic() {
+    let error = read("train = 3\n").unwrap_err();
+    assert_eq!(lines(&error)[0], "test.toml:1: train = 3: expected a section [train]");
+}
+
+#[test]
+fn overrides_win_over_the_file() {
+    let plan = plan(
+        &[
+            "optimizer.lr=1",
+            "name=night run",
+            "model.hidden.sizes=[8, 4]",
+            "train.max_steps = 7",
+            "data.path=\"a b\"",
+            "data.normalize={ mean = 0.5, std = 2 }",
+            "precision.mode=f64",
+        ],
+        1,
+    )
+    .unwrap();
+    assert_eq!(plan.optimizer.lr(), 1.0);
+    assert_eq!(plan.name, "night run");
+    assert_eq!(plan.train.budget, Budget::Steps(7));
+    assert_eq!(plan.data.path, PathBuf::from("a b"));
+    assert_eq!(plan.data.normalize.map(|n| n.std), Some(2.0));
+    assert_eq!(plan.precision, PrecisionMode::F64);
+    assert_eq!(plan.model.keys["hidden"]["sizes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn an_override_replaces_the_key_that_it_excludes() {
+    let text = format!("{MINIMAL}\n[train]\nmax_epochs = 3\n");
+    let mut config = read(&text).unwrap();
+    config.apply_overrides(&["train.max_steps=5".to_owned()]).unwrap();
+    assert_eq!(Plan::resolve(&config, 1).unwrap().train.budget, Budget::Steps(5));
+    config.apply_overrides(&["train.max_epochs=2".to_owned()]).unwrap();
+    assert_eq!(Plan::resolve(&config, 1).unwrap().train.budget, Budget::Epochs(2));
+    let both = ["train.max_epochs=2".to_owned(), "train.max_steps=5".to_owned()];
+    config.apply_overrides(&both).unwrap();
+    let error = Plan::resolve(&config, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--set train.max_epochs=2: train.max_epochs = 2 and train.max_steps = 5 exclude each \
+         other: remove one"
+    );
+}
+
+#[test]
+fn wrong_overrides_are_reported_and_change_nothing() {
+    let mut config = read(MINIMAL).unwrap();
+    let before = config.clone();
+    let wrong = ["train", "data.path.deep=1", "train.max_epoch=3", "optimizer.lr=fast", ".a=1"];
+    let error = config.apply_overrides(&wrong.map(str::to_owned)).unwrap_err();
+    let expected = [
+        "--set train: \"train\" has no \"=\"; write key=value",
+        "--set data.path.deep=1: data.path.deep cannot be set: data.path = \"data/digits\" is no \
+         table of keys",
+        "--set .a=1: \".a\" is no key; write names joined by dots, like train.max_steps",
+        "--set train.max_epoch=3: unknown key \"train.max_epoch\"; did you mean \"max_epochs\"?",
+        "--set optimizer.lr=fast: optimizer.lr: invalid type: string \"fast\", expected a number",
+    ];
+    assert_eq!(lines(&error), expected);
+    assert_eq!(config, before);
+}
+
+#[test]
+fn value_problems_name_key_value_and_remedy() {
+    rejects(
+        &["train.accumulate_grad_batches=0", "checkpoint.every_n_steps=0", "name=a/b"],
+        1,
+        &[
+            "train.accumulate_grad_batches = 0: must be 1 or more",
+            "name = \"a/b\": must be usable as a folder's name: not empty, no slash, no leading dot",
+            "checkpoint.every_n_steps = 0: must be 1 or more; leave it out for none",
+        ],
+    );
+    rejects(
+        &["optimizer.nesterov=true", "optimizer.eps=1", "optimizer.lr=nan"],
+        1,
+        &[
+            "optimizer.eps is a key of kind \"adamw\", not of \"sgd\"; remove it",
+            "optimizer.lr = NaN: must be 0 or more",
+            "optimizer.nesterov = true: needs momentum above 0 (it is 0) and dampening 0 (it is 0)",
+        ],
+    );
+    rejects(
+        &["optimizer.kind=adamw", "optimizer.betas=[0.9, 1]"],
+        1,
+        &["optimizer.betas[1] = 1: must be 0 or more and below 1"],
+    );
+    rejects(
+        &["schedule.kind=cosine", "schedule.min_lr=1", "schedule.warmup_steps=9"],
+        1,
+        &["schedule.min_lr = 1: must be from 0 to optimizer.lr = 0.001"],
+    );
+    rejects(
+        &["train.max_steps=8", "schedule.warmup_steps=9"],
+        1,
+        &["schedule.warmup_steps = 9: must not be above train.max_steps = 8"],
+    );
+    rejects(
+        &["distributed.timeout_s=0"],
+        0,
+        &[
+            "world_size = 0: must be 1 or more",
+            "distributed.timeout_s = 0: must be a number of seconds above 0",
+        ],
+    );
+}
+
+#[test]
+fn an_empty_configuration_lists_what_is_required() {
+    let error = Plan::resolve(&read("").unwrap(), 1).unwrap_err();
+    let expected = [
+        "test.toml: model.kind is missing: set it to the name of a registered model",
+        "test.toml: optimizer.kind is missing: set it to \"sgd\" or \"adamw\"",
+        "test.toml: data.path is missing: set it to the folder of the data set",
+    ];
+    assert_eq!(lines(&error), expected);
+}
+
+#[test]
+fn the_global_batch_is_divided_over_ranks_and_micro_batches() {
+    let accumulate = "train.accumulate_grad_batches=2";
+    let resolved = plan(&["data.global_batch_size=96", accumulate], 3).unwrap();
+    assert_eq!((resolved.data.batch_size, resolved.data.global_batch_size), (16, 96));
+    let resolved = plan(&["data.batch_size=16", accumulate], 3).unwrap();
+    assert_eq!((resolved.data.batch_size, resolved.data.global_batch_size), (16, 96));
+    let divisible = "must be divisible by 6 (world size 3 x train.accumulate_grad_batches 2)";
+    rejects(
+        &["data.global_batch_size=100", accumulate],
+        3,
+        &[&format!("data.global_batch_size = 100: {divisible}; use 96 or 102")],
+    );
+    rejects(
+        &["data.global_batch_size=4", accumulate],
+        3,
+        &[&format!("data.global_batch_size = 4: {divisible}; use at least 6")],
+    );
+}
+
+#[test]
+fn counts_steps_as_the_sampler_does() {
+    let mut plan = plan(&["data.batch_size=8", "train.accumulate_grad_batches=2"], 2).unwrap();
+    // 50 samples a rank are 7 micro-batches of at most 8, so 4 windows of at most 2.
+    assert_eq!(plan.steps_per_epoch(100), 4);
+    assert_eq!(plan.total_steps(100), 40);
+    assert_eq!(plan.schedule(100).total_steps(), 40);
+    plan.data.drop_last = true;
+    assert_eq!(plan.steps_per_epoch(95), 3);
+    assert_eq!(plan.steps_per_epoch(15), 0);
+    plan.train.budget = Budget::Steps(9);
+    assert_eq!(plan.total_steps(100), 9);
+}
+
+#[test]
+fn writing_and_loading_gives_the_same_configuration_and_plan() {
+    let text = r#"
+name = "full"
+seed = 7
+[model]
+kind = "cnn"
+channels = [8, 16]
+head = { hidden = 32, dropout = 0.5 }
+[data]
+path = "data"
+global_batch_size = 64
+normalize = { mean = 0.1307, std = 0.3081 }
+[data.transforms]
+[train]
+max_steps = 100
+[optimizer]
+kind = "adamw"
+lr = 3e-4
+[schedule]
+kind = "cosine"
+warmup_steps = 5
+min_lr = 1e-5
+[distributed]
+engine = "host"
+timeout_s = 0.3
+bucket_cap_mb = 0.7
+[checkpoint]
+every_n_steps = 20
+[clip]
+[profile]
+"#;
+    let config = read(text).unwrap();
+    assert_eq!(read(&config.to_toml().unwrap()).unwrap(), config);
+    for world_size in [1, 2] {
+        let plan = Plan::resolve(&config, world_size).unwrap();
+        let written = plan.to_toml().unwrap();
+        let again = read(&written).unwrap();
+        assert_eq!(Plan::resolve(&again, world_size).unwrap(), plan, "{written}");
+        assert_eq!(Plan::resolve(&plan.to_run_config(), world_size).unwrap(), plan);
+    }
+    let minimal = plan(&[], 2).unwrap();
+    assert_eq!(Plan::resolve(&read(&minimal.to_toml().unwrap()).unwrap(), 2).unwrap(), minimal);
+}
+
+#[test]
+fn agreement_ignores_paths_and_per_rank_values_only() {
+    let ours = plan(&["model.hidden=8"], 2).unwrap().agreement_entries();
+    assert!(ours.is_sorted());
+    let value = |key: &str| ours.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+    assert_eq!(value("model.hidden"), Some("8"));
+    assert_eq!(value("data.global_batch_size"), Some("64"));
+    assert_eq!(value("world_size"), Some("2"));
+    assert_eq!(value("data.path"), None);
+    let free = ["model.hidden=8", "data.path=b", "data.workers=4", "log.interval_s=1"];
+    assert_eq!(plan(&free, 2).unwrap().agreement_entries(), ours);
+    let theirs = plan(&["model.hidden=8", "optimizer.lr=0.5"], 2).unwrap().agreement_entries();
+    let first = ours.iter().zip(&theirs).find(|(a, b)| a != b).unwrap();
+    assert_eq!(
+        (first.0.0.as_str(), first.0.1.as_str(), first.1.1.as_str()),
+        ("optimizer.lr", "0.001", "0.5")
+    );
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct Mlp {
+    hidden: usize,
+    #[serde(default)]
+    dropout: f64,
+}
+
+#[test]
+fn the_models_keys_are_read_strictly() {
+    let model = |keys: &str| read(&format!("[model]\nkind = \"mlp\"\n{keys}")).unwrap();
+    assert_eq!(model("hidden = 8").parse_model::<Mlp>().unwrap(), Mlp { hidden: 8, dropout: 0.0 });
+    let wrong = model("hidden = \"8\"\ndropuot = 0.5").parse_model::<Mlp>().unwrap_err();
+    let expected = [
+        "test.toml:3: model.hidden: invalid type: string \"8\", expected an integer, 0 or more",
+        "test.toml:4: unknown key \"model.dropuot\"; did you mean \"dropout\"?",
+    ];
+    assert_eq!(lines(&wrong), expected);
+    let missing = model("").parse_model::<Mlp>().unwrap_err();
+    assert_eq!(lines(&missing), ["test.toml:1: model: missing field `hidden`"]);
+}

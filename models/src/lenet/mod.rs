@@ -1,0 +1,118 @@
+//! A small convolutional network in the manner of LeNet-5.
+
+use crate::ModelError;
+use bonfire_nn::{ImageClassifier, ImageShape};
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// Keys of `[model]` with `kind = "lenet"`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeNetConfig {
+    /// Channels of the two convolutions. Default `[16, 32]`.
+    pub channels: [usize; 2],
+    /// Width of the hidden linear layer. Default 128.
+    pub hidden: usize,
+}
+
+impl Default for LeNetConfig {
+    fn default() -> Self {
+        Self { channels: [16, 32], hidden: 128 }
+    }
+}
+
+/// Two 3x3 convolutions, each with ReLU and 2x2 max-pooling, and two linear layers.
+///
+/// # Reference
+/// LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998, section II, with
+/// ReLU and max-pooling in place of tanh and sub-sampling.
+#[derive(Module, Debug)]
+pub struct LeNet {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    pool: MaxPool2d,
+    fc1: Linear,
+    fc2: Linear,
+}
+
+impl LeNetConfig {
+    /// Makes the model.
+    ///
+    /// # Errors
+    /// [`ModelError`] for images smaller than 4x4, or a layer without units.
+    pub fn init(
+        &self,
+        image: ImageShape,
+        num_classes: usize,
+        device: &Device,
+    ) -> Result<LeNet, ModelError> {
+        if image.height < 4 || image.width < 4 {
+            return Err(ModelError {
+                key: "kind",
+                value: "\"lenet\"".to_string(),
+                remedy: format!(
+                    "its two poolings need images of at least 4x4, these are {}x{}; use \"mlp\"",
+                    image.height, image.width
+                ),
+            });
+        }
+        if self.hidden == 0 || self.channels.contains(&0) {
+            let (key, value) = if self.hidden == 0 {
+                ("hidden", "0".to_string())
+            } else {
+                ("channels", format!("{:?}", self.channels))
+            };
+            return Err(ModelError { key, value, remedy: "must be at least 1".to_string() });
+        }
+        let [first, second] = self.channels;
+        let conv = |input, output| {
+            Conv2dConfig::new([input, output], [3, 3])
+                .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                .init(device)
+        };
+        let flat = second * (image.height / 4) * (image.width / 4);
+        Ok(LeNet {
+            conv1: conv(image.channels, first),
+            conv2: conv(first, second),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            fc1: LinearConfig::new(flat, self.hidden).init(device),
+            fc2: LinearConfig::new(self.hidden, num_classes).init(device),
+        })
+    }
+}
+
+impl ImageClassifier for LeNet {
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = self.pool.forward(relu(self.conv1.forward(images)));
+        let x = self.pool.forward(relu(self.conv2.forward(x)));
+        let x = relu(self.fc1.forward(x.flatten(1, 3)));
+        self.fc2.forward(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_sizes_are_pooled_down_and_scored() {
+        let device = Device::flex();
+        for (height, width) in [(8, 8), (28, 28), (5, 7)] {
+            let image = ImageShape { channels: 1, height, width };
+            let net = LeNetConfig::default().init(image, 10, &device).unwrap();
+            assert_eq!(net.forward(Tensor::zeros([2, 1, height, width], &device)).dims(), [2, 10]);
+        }
+    }
+
+    #[test]
+    fn images_too_small_for_the_poolings_are_refused() {
+        let image = ImageShape { channels: 1, height: 3, width: 8 };
+        let error = LeNetConfig::default().init(image, 10, &Device::flex()).unwrap_err();
+        assert!(error.to_string().contains("3x8"), "{error}");
+    }
+}
