@@ -1,0 +1,46 @@
+//! The `bonfire` program as a library, so that a program with models of its own gets the whole
+//! command line:
+//!
+//! ```ignore
+//! fn main() -> std::process::ExitCode {
+//!     bonfire_cli::run(Registry::builtin().with_model::<MyNetConfig>("my_net"))
+//! }
+//! ```
+
+mod args;
+mod error;
+mod exit;
+mod interrupt;
+pub mod launch;
+mod launcher;
+mod process;
+mod registry;
+mod report;
+mod train;
+mod worker;
+
+pub use error::CliError;
+pub use registry::{ModelConfig, Registry};
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Runs the command line of this process with the models of `registry`.
+///
+/// Call it first thing in `main`: it sets the number of threads before anything uses them.
+pub fn run(registry: Registry) -> ExitCode {
+    start_log();
+    let args = args::Args::parse();
+    let result = match args.command {
+        args::Command::Train(args) => train::train(&registry, &args),
+    };
+    exit::code(result)
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BONFIRE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Another subscriber may stand already, in a program that embeds this one.
+    drop(log.try_init());
+}

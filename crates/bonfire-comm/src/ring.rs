@@ -29,7 +29,8 @@ use crate::{CommError, DType, ReduceOp, Result};
 /// span of the buffer, so both should stay in the L2 cache.
 ///
 /// Tuned with `examples/allreduce_bw.rs`: 2 processes, TCP over loopback, 25 MiB, on 2 cores of an
-/// AMD EPYC with 512 KiB of L2 each. System time of the same work by (send, scratch) in KiB:
+/// AMD EPYC with 512 KiB of L2 each, while another build ran, so that differences below 1 s mean
+/// little. System time of the same work by (send, scratch) in KiB, one run each, (64, 64) two:
 /// (256, 256) 7.0 s, (64, 256) 6.3 s, (64, 64) 5.7 to 6.2 s, (32, 32) 7.7 s, (128, 64) 4.9 s,
 /// (256, 64) 4.7 s.
 const SCRATCH_BYTES: usize = 64 * 1024;

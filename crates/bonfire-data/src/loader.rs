@@ -96,6 +96,13 @@ where
         self
     }
 
+    /// Replaces what becomes of padding samples.
+    #[must_use]
+    pub fn with_padding(mut self, padding: Padding) -> Self {
+        self.config.padding = padding;
+        self
+    }
+
     /// Returns the data set.
     pub fn dataset(&self) -> &D {
         &self.dataset

@@ -1,0 +1,41 @@
+//! Run configuration, the training loop, checkpoints, metrics and callbacks.
+//!
+//! A model implements [`Learnable`] (every [`ImageClassifier`](bonfire_nn::ImageClassifier) does
+//! already), and [`Trainer::fit`] trains it on all ranks of a group.
+
+mod agreement;
+mod batch_source;
+mod callback;
+pub mod checkpoint;
+pub mod config;
+mod error;
+mod evaluate;
+mod image;
+mod learnable;
+mod lifecycle;
+mod metrics;
+mod optimizer;
+mod position;
+mod progress;
+mod run;
+pub mod run_folder;
+mod step;
+mod stop;
+mod timing;
+mod trainer;
+mod trainer_config;
+
+pub use batch_source::BatchSource;
+pub use callback::{Callback, EpochEnd, FitStart, Report, StepEnd};
+pub use error::TrainError;
+pub use image::{ImageBatch, ImageCollate};
+pub use learnable::{Learnable, Metric, StepContext, StepOutput};
+pub use metrics::{MetricValue, Metrics};
+pub use progress::ProgressPrinter;
+pub use run_folder::RunFolder;
+pub use stop::StopFlag;
+pub use timing::TimeShare;
+pub use trainer::{FitReport, Trainer};
+pub use trainer_config::TrainerConfig;
+
+pub use bonfire_parallel::LossReduction;

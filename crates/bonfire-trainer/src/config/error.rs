@@ -35,6 +35,11 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    /// Makes an error of one problem, found outside this module.
+    pub fn new(problem: Problem) -> Self {
+        Self::one(problem)
+    }
+
     /// Makes an error of one problem.
     pub(super) fn one(problem: Problem) -> Self {
         Self { problems: vec![problem] }

@@ -104,6 +104,8 @@ pub struct DistributedPlan {
     pub bucket_cap_bytes: usize,
     /// Size of the first gradient bucket.
     pub first_bucket_bytes: usize,
+    /// Whether a parameter may have no gradient in a step.
+    pub find_unused_parameters: bool,
     /// Whether buffers are sent from rank 0 before each step.
     pub broadcast_buffers: bool,
 }
@@ -226,6 +228,7 @@ impl Plan {
             timeout_s: Some(distributed.timeout.as_secs_f64()),
             bucket_cap_mb: Some(distributed.bucket_cap_bytes as f64 / MIB),
             first_bucket_mb: Some(distributed.first_bucket_bytes as f64 / MIB),
+            find_unused_parameters: Some(distributed.find_unused_parameters),
             broadcast_buffers: Some(distributed.broadcast_buffers),
         }
     }

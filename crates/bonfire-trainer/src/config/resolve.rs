@@ -176,6 +176,7 @@ impl Resolver<'_> {
                 "distributed.first_bucket_mb",
                 distributed.first_bucket_mb.unwrap_or(1.0),
             ),
+            find_unused_parameters: distributed.find_unused_parameters.unwrap_or(false),
             broadcast_buffers: distributed.broadcast_buffers.unwrap_or(true),
         }
     }

@@ -205,6 +205,10 @@ pub struct DistributedSection {
     /// Size of the first gradient bucket, in MiB; default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_bucket_mb: Option<f64>,
+    /// Accepts parameters without a gradient: they contribute zero; default false, which makes one
+    /// an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub find_unused_parameters: Option<bool>,
     /// Sends buffers (running statistics) from rank 0 before each step; default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broadcast_buffers: Option<bool>,

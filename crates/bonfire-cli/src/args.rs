@@ -1,0 +1,42 @@
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Trains Burn models on one or many processes.
+#[derive(Parser)]
+#[command(name = "bonfire", version)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Train(TrainArgs),
+}
+
+/// Trains a model as a recipe says
+///
+/// Starts its own processes with --nproc-per-node, or joins a group when the environment already
+/// names a rank (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Ctrl-C once saves a checkpoint and
+/// leaves with exit code 130; twice kills.
+#[derive(clap::Args)]
+pub(crate) struct TrainArgs {
+    /// The recipe, a TOML file.
+    pub(crate) config: PathBuf,
+    /// Overrides a key of the recipe: --set optimizer.lr=0.1; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// Processes to start on this machine.
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) nproc_per_node: u32,
+    /// Folder of the run [default: runs/<name>-<time>]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Continues from a checkpoint, a folder of checkpoints or a run folder.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) resume: Option<PathBuf>,
+    /// Lets ranks of several machines connect without BONFIRE_TOKEN.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}

@@ -1,0 +1,79 @@
+use crate::launch::LaunchError;
+use bonfire_comm::CommError;
+use bonfire_data::DataError;
+use bonfire_models::ModelError;
+use bonfire_trainer::TrainError;
+use bonfire_trainer::config::ConfigError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    /// Happens when a recipe is wrong; lists everything that is.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Happens when a model cannot be made for the data.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Happens when data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Happens when a file of the run cannot be written.
+    #[error("{action} \"{path}\" failed: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: std::path::PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Happens when a number type is not available on a device.
+    #[error("precision.mode = \"{mode}\" is impossible on this device: {reason}")]
+    Precision {
+        /// The mode asked for.
+        mode: String,
+        /// The device's reason.
+        reason: String,
+    },
+    /// Happens when an engine does not fit how the ranks were started.
+    #[error("distributed.engine = \"{engine}\" is impossible here: {reason}")]
+    Engine {
+        /// The engine asked for.
+        engine: String,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// Happens when training fails.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// Happens when ranks cannot find each other or lose one.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// Happens when processes cannot be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Happens when ranks that run as threads of this process fail.
+    #[error("{0}")]
+    Threads(String),
+}
+
+impl CliError {
+    /// Whether every rank finds the same error by itself, so that one of them saying it is enough.
+    pub(crate) fn is_known_to_all(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::Model(_) | Self::Data(_) | Self::Precision { .. } => true,
+            Self::Engine { .. } => true,
+            Self::Train(error) => matches!(
+                error,
+                TrainError::Config(_)
+                    | TrainError::RanksDisagree { .. }
+                    | TrainError::TooFewSamples { .. }
+                    | TrainError::LossNotFinite { .. }
+                    | TrainError::OtherRank { .. }
+            ),
+            _ => false,
+        }
+    }
+}

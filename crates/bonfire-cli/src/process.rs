@@ -1,0 +1,48 @@
+//! What this process knows about itself.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Names when the program that the user started began, in nanoseconds since 1970.
+const LAUNCH_TIME: &str = "BONFIRE_LAUNCH_TIME_NS";
+
+/// The rank that the environment gives this process, if any.
+pub(crate) fn rank_of_this_process() -> Option<usize> {
+    std::env::var("RANK").ok()?.trim().parse().ok()
+}
+
+/// When the program that the user started began: the launcher's start in a worker, else this
+/// process' own.
+pub(crate) fn launch_time() -> SystemTime {
+    let given = std::env::var(LAUNCH_TIME).ok().and_then(|value| value.parse::<u64>().ok());
+    match given {
+        Some(nanos) => UNIX_EPOCH + Duration::from_nanos(nanos),
+        None => own_start().unwrap_or_else(SystemTime::now),
+    }
+}
+
+/// Start of this process, from the kernel's clock ticks since boot.
+fn own_start() -> Option<SystemTime> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold anything; field 22 is counted from behind it.
+    let ticks: f64 = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
+    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
+    let boot = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
+    let age = Duration::from(boot).as_secs_f64() - ticks / per_second as f64;
+    SystemTime::now().checked_sub(Duration::from_secs_f64(age.max(0.0)))
+}
+
+/// Threads for each of `local_ranks` ranks on this machine.
+pub(crate) fn threads_per_rank(local_ranks: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / local_ranks.max(1)).max(1)
+}
+
+/// Sets the size of the global thread pool unless the user did, and returns it.
+pub(crate) fn limit_threads(local_ranks: usize) -> usize {
+    if std::env::var_os("RAYON_NUM_THREADS").is_none() {
+        let threads = threads_per_rank(local_ranks);
+        // Fails when a program that embeds this one has a pool already: then that counts.
+        drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
+    }
+    rayon::current_num_threads()
+}

@@ -1,0 +1,68 @@
+//! What a person reads: the first line of a run and the table at its end.
+
+use bonfire_comm::ProcessGroup;
+use bonfire_trainer::config::Plan;
+use bonfire_trainer::run_folder::Summary;
+use std::io::Write;
+use std::path::Path;
+
+/// The first line: on what the run runs.
+pub(crate) struct Header(String);
+
+impl Header {
+    pub(crate) fn new(group: &ProcessGroup, plan: &Plan, threads: usize) -> Self {
+        let plural = |count: usize, one: &str| match count {
+            1 => format!("1 {one}"),
+            _ => format!("{count} {one}s"),
+        };
+        Self(format!(
+            "{}: engine {}, device cpu (flex, {}), world size {} on {}, {} per rank",
+            plan.name,
+            group.engine_name(),
+            plan.precision,
+            group.world_size(),
+            plural(group.num_machines(), "machine"),
+            plural(threads, "thread"),
+        ))
+    }
+
+    pub(crate) fn print(&self) {
+        eprintln!("{}", self.0);
+    }
+}
+
+/// Prints the run's figures to standard output; a closed output is nobody's loss.
+pub(crate) fn print_table(summary: &Summary, folder: &Path) {
+    drop(std::io::stdout().lock().write_all(table(summary, folder).as_bytes()));
+}
+
+fn table(summary: &Summary, folder: &Path) -> String {
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".to_string(), |value| format!("{value:.digits$}"))
+    };
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let share = &summary.time_share;
+    let rows = [
+        ("train loss", number(summary.train_loss, 4)),
+        ("test loss", number(summary.valid_loss, 4)),
+        ("test accuracy", number(summary.valid_accuracy, 4)),
+        ("images/s (all ranks)", format!("{:.0}", summary.images_per_s)),
+        ("epochs / steps", format!("{} / {}", summary.epochs, summary.steps)),
+        ("seconds to first step", number(summary.seconds_to_first_step, 2)),
+        ("time in data", percent(share.data)),
+        ("time in forward", percent(share.forward)),
+        ("time in backward", percent(share.backward)),
+        ("time waiting for communication", percent(share.comm_wait)),
+        ("time in optimizer", percent(share.optimizer)),
+        ("parameters xxh3", summary.parameters_xxh3.clone()),
+        ("run folder", folder.display().to_string()),
+    ];
+    let mut text = String::new();
+    if summary.stopped {
+        text.push_str("stopped before the end; continue with --resume\n");
+    }
+    for (name, value) in rows {
+        text.push_str(&format!("{name:<32}{value}\n"));
+    }
+    text
+}

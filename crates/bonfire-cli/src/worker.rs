@@ -1,0 +1,197 @@
+//! One rank of a run, from reading the data to the summary.
+
+use crate::args::TrainArgs;
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::process::launch_time;
+use crate::registry::ModelConfig;
+use crate::report::{Header, print_table};
+use crate::CliError;
+use bonfire_comm::ProcessGroup;
+use bonfire_data::{DataLoader, IdxImages, LoaderConfig, Padding, Split};
+use bonfire_nn::ImageShape;
+use bonfire_trainer::config::{Plan, PrecisionMode};
+use bonfire_trainer::run_folder::Summary;
+use bonfire_trainer::{ImageCollate, ProgressPrinter, RunFolder, Trainer, TrainerConfig};
+use burn::tensor::{Device, FloatDType};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What makes a process (or thread) one rank of a run.
+pub(crate) struct Rank<'a> {
+    pub(crate) group: ProcessGroup,
+    pub(crate) args: &'a TrainArgs,
+    pub(crate) interrupt: &'a Interrupt,
+    pub(crate) threads: usize,
+}
+
+type Loader = DataLoader<IdxImages, ImageCollate>;
+
+/// Trains a model as one rank; rank 0 writes the run folder.
+pub(crate) fn train_model<C: ModelConfig>(
+    model_config: &C,
+    plan: &Plan,
+    rank: Rank<'_>,
+) -> Result<Outcome, CliError> {
+    let device = device(plan.precision)?;
+    let first = rank.group.rank() == 0;
+    if first {
+        Header::new(&rank.group, plan, rank.threads).print();
+    }
+    let data = Data::open(plan, &device)?;
+    let model = init_model(model_config, plan, &data, &device)?;
+
+    let mut config = TrainerConfig::from_plan(plan);
+    config.resume = rank.args.resume.clone();
+    let folder = run_folder(plan, &rank, first)?;
+    // Every rank has a folder configured, since saving is collective; only rank 0's is used.
+    config.checkpoint_folder = Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));
+    let mut trainer = Trainer::new(config, rank.group.clone())
+        .with_callback(ProgressPrinter::new(plan.log.interval))
+        .with_stop_flag(rank.interrupt.stop_flag());
+    if let Some(folder) = &folder {
+        folder.write_config(&plan.to_toml()?)?;
+        trainer = trainer.with_callback(folder.metrics_file()?);
+    }
+    let report = trainer.fit(model, &data.train, Some(&data.valid))?;
+
+    if let Some(folder) = &folder {
+        let seconds = report
+            .first_step_at
+            .and_then(|first| first.duration_since(launch_time()).ok())
+            .map(|seconds| seconds.as_secs_f64());
+        let summary = Summary::new(&report, seconds);
+        folder.write_model(&report.model, &data.model_toml(model_config, plan)?)?;
+        folder.write_summary(&summary)?;
+        print_table(&summary, folder.path());
+    }
+    match report.stopped {
+        true => Ok(Outcome::Stopped { signal: rank.interrupt.signal() }),
+        false => Ok(Outcome::Done),
+    }
+}
+
+/// Folder of a run that was given none: `runs/<name>-<time>`, the time in UTC.
+pub(crate) fn default_run_folder(name: &str) -> PathBuf {
+    let now = time::OffsetDateTime::now_utc();
+    let (date, clock) = (now.date(), now.time());
+    let stamp = format!(
+        "{:04}{:02}{:02}-{:02}{:02}{:02}",
+        date.year(),
+        u8::from(date.month()),
+        date.day(),
+        clock.hour(),
+        clock.minute(),
+        clock.second()
+    );
+    let path = |suffix: String| PathBuf::from("runs").join(format!("{name}-{stamp}{suffix}"));
+    let taken = |path: &PathBuf| path.exists();
+    std::iter::once(String::new())
+        .chain((2..).map(|n| format!("-{n}")))
+        .map(path)
+        .find(|path| !taken(path))
+        .unwrap_or_else(|| path(String::new()))
+}
+
+fn run_folder(plan: &Plan, rank: &Rank<'_>, first: bool) -> Result<Option<RunFolder>, CliError> {
+    if !first {
+        return Ok(None);
+    }
+    let path = rank.args.out.clone().unwrap_or_else(|| default_run_folder(&plan.name));
+    let folder = RunFolder::create(path)?;
+    eprintln!("run folder {}", folder.path().display());
+    Ok(Some(folder))
+}
+
+fn device(precision: PrecisionMode) -> Result<Device, CliError> {
+    let mut device = Device::flex();
+    if precision == PrecisionMode::F64 {
+        device.configure(FloatDType::F64).map_err(|error| CliError::Precision {
+            mode: precision.to_string(),
+            reason: format!("{error:?}"),
+        })?;
+    }
+    Ok(device)
+}
+
+/// Makes the model from the run's seed.
+///
+/// Flex has one random generator for the whole process, so ranks that are threads take turns.
+fn init_model<C: ModelConfig>(
+    model_config: &C,
+    plan: &Plan,
+    data: &Data,
+    device: &Device,
+) -> Result<C::Model, CliError> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    device.seed(plan.seed);
+    let device = device.clone().autodiff();
+    let model = model_config.init(data.shape, data.num_classes, &device)?;
+    Ok(burn::module::Module::materialize(model))
+}
+
+struct Data {
+    train: Loader,
+    valid: Loader,
+    shape: ImageShape,
+    num_classes: usize,
+}
+
+impl Data {
+    fn open(plan: &Plan, device: &Device) -> Result<Self, CliError> {
+        let train = IdxImages::open_folder(&plan.data.path, Split::Train)?;
+        let valid = IdxImages::open_folder(&plan.data.path, Split::Test)?;
+        let shape = ImageShape {
+            channels: train.channels(),
+            height: train.rows(),
+            width: train.cols(),
+        };
+        let num_classes = train.num_classes();
+        let normalize = plan.data.normalize.map(|normalize| (normalize.mean, normalize.std));
+        let collate = Arc::new(ImageCollate::new(shape, normalize, device));
+        let config = LoaderConfig {
+            batch_size: plan.data.batch_size,
+            workers: plan.data.workers,
+            seed: plan.seed,
+            padding: Padding::Skip,
+            ..LoaderConfig::default()
+        };
+        let train_config = LoaderConfig { shuffle: true, drop_last: plan.data.drop_last, ..config };
+        Ok(Self {
+            train: DataLoader::new(Arc::new(train), collate.clone(), train_config),
+            valid: DataLoader::new(Arc::new(valid), collate, config),
+            shape,
+            num_classes,
+        })
+    }
+
+    /// Kind, configuration and input of the model: enough to make it again.
+    fn model_toml<C: ModelConfig>(&self, config: &C, plan: &Plan) -> Result<String, CliError> {
+        #[derive(serde::Serialize)]
+        struct Written<'a, C> {
+            kind: &'a str,
+            num_classes: usize,
+            image: Image,
+            config: &'a C,
+        }
+        #[derive(serde::Serialize)]
+        struct Image {
+            channels: usize,
+            height: usize,
+            width: usize,
+        }
+        let ImageShape { channels, height, width } = self.shape;
+        let written = Written {
+            kind: &plan.model.kind,
+            num_classes: self.num_classes,
+            image: Image { channels, height, width },
+            config,
+        };
+        toml::to_string(&written).map_err(|error| CliError::Io {
+            action: "encoding",
+            path: "model.toml".into(),
+            source: std::io::Error::other(error.to_string()),
+        })
+    }
+}

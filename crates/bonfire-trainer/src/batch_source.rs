@@ -1,0 +1,64 @@
+use bonfire_data::{Batches, Collate, DataError, DataLoader, Dataset, DatasetDigest, Padding, Shard};
+
+/// Data that the trainer can go through; a [`DataLoader`] is one.
+pub trait BatchSource {
+    /// What a step gets.
+    type Batch: Send + 'static;
+
+    /// Number of samples over all ranks.
+    fn num_samples(&self) -> usize;
+
+    /// Samples in an ordinary batch of one rank.
+    fn batch_size(&self) -> usize;
+
+    /// Batches of one rank in an epoch; the same for every rank.
+    fn num_batches(&self, shard: Shard) -> usize;
+
+    /// Identity of the data, compared over ranks.
+    fn digest(&self) -> DatasetDigest;
+
+    /// This rank's batches of an epoch from a cursor on, without padding samples.
+    ///
+    /// # Errors
+    /// When the shard has no samples or the cursor lies beyond the end.
+    fn batches(
+        &self,
+        shard: Shard,
+        epoch: u64,
+        cursor: u64,
+    ) -> Result<Batches<Self::Batch>, DataError>;
+}
+
+impl<D, C> BatchSource for DataLoader<D, C>
+where
+    D: Dataset + 'static,
+    C: Collate<D::Item> + 'static,
+    C::Batch: 'static,
+{
+    type Batch = C::Batch;
+
+    fn num_samples(&self) -> usize {
+        self.dataset().len()
+    }
+
+    fn batch_size(&self) -> usize {
+        self.config().batch_size
+    }
+
+    fn num_batches(&self, shard: Shard) -> usize {
+        DataLoader::num_batches(&self.clone().with_padding(Padding::Skip), shard)
+    }
+
+    fn digest(&self) -> DatasetDigest {
+        self.dataset().digest()
+    }
+
+    fn batches(
+        &self,
+        shard: Shard,
+        epoch: u64,
+        cursor: u64,
+    ) -> Result<Batches<C::Batch>, DataError> {
+        DataLoader::batches(&self.clone().with_padding(Padding::Skip), shard, epoch, cursor)
+    }
+}

@@ -1,0 +1,179 @@
+use crate::{Metrics, TrainError};
+use bonfire_tensor::TensorError;
+use bonfire_tensor::state::State;
+
+/// What is known when a run starts.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FitStart {
+    /// This process in the group.
+    pub rank: usize,
+    /// Processes in the group.
+    pub world_size: usize,
+    /// Epochs of the whole run.
+    pub epochs: u64,
+    /// Optimizer steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Optimizer steps of the whole run.
+    pub total_steps: u64,
+    /// Optimizer steps already taken, after a resume.
+    pub first_step: u64,
+    /// Trainable and frozen parameters and buffers, in elements.
+    pub num_parameters: usize,
+}
+
+/// An optimizer step was taken.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StepEnd {
+    /// Pass over the training data, from 0.
+    pub epoch: u64,
+    /// Steps taken, with this one.
+    pub step: u64,
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// Samples of this step over all ranks.
+    pub samples: u64,
+    /// Samples per second over all ranks since the run or its resume began.
+    pub samples_per_second: f64,
+}
+
+/// Training figures over all ranks, every `log_every_n_steps` steps.
+///
+/// A report comes when the next one is due, or the epoch ends: ranks reduce figures while training
+/// goes on.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// Pass over the training data, from 0.
+    pub epoch: u64,
+    /// Steps taken when the figures were summed.
+    pub step: u64,
+    /// Learning rate of that step.
+    pub learning_rate: f64,
+    /// Samples per second over all ranks since the run or its resume began.
+    pub samples_per_second: f64,
+    /// Figures since the report before.
+    pub metrics: Metrics,
+}
+
+/// An epoch ended.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EpochEnd {
+    /// Pass over the training data, from 0.
+    pub epoch: u64,
+    /// Steps taken so far.
+    pub step: u64,
+    /// Learning rate of the last step.
+    pub learning_rate: f64,
+    /// Samples per second over all ranks since the run or its resume began.
+    pub samples_per_second: f64,
+    /// Training figures of the epoch over all ranks (after a resume in mid-epoch: of its rest).
+    pub train: Metrics,
+}
+
+/// Something that follows a run. Called on every rank, in the order in which callbacks were added.
+///
+/// Methods must not call collectives on the trainer's group unless every rank does. An error ends
+/// the run on all ranks.
+pub trait Callback: Send {
+    /// Its name in messages and, if it has state, in checkpoints.
+    fn name(&self) -> &str;
+
+    /// Before the first step.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_fit_start(&mut self, _fit: &FitStart) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Before the first step of an epoch, or of its rest after a resume.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_epoch_start(&mut self, _epoch: u64) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Before an optimizer step, counted from 0.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_step_start(&mut self, _epoch: u64, _step: u64) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After an optimizer step.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_step_end(&mut self, _end: &StepEnd) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// When training figures over all ranks are there.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_report(&mut self, _report: &Report) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After the last step of an epoch, before validation.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_epoch_end(&mut self, _end: &EpochEnd) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Before validation.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_validation_start(&mut self, _epoch: u64) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After validation, with its figures over all ranks.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_validation_end(
+        &mut self,
+        _epoch: u64,
+        _step: u64,
+        _metrics: &Metrics,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After the last step of the run, finished or stopped.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_fit_end(&mut self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// When the run fails; the error is returned from `fit` afterwards.
+    fn on_exception(&mut self, _error: &TrainError) {}
+
+    /// State that a checkpoint keeps.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read.
+    fn state(&self) -> Result<State, TensorError> {
+        Ok(State::default())
+    }
+
+    /// Restores what [`state`](Self::state) made.
+    ///
+    /// # Errors
+    /// When the state does not fit.
+    fn load_state(&mut self, state: State) -> Result<(), TensorError> {
+        Ok(state.finish()?)
+    }
+}

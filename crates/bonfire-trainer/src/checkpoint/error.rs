@@ -1,0 +1,94 @@
+use std::path::{Path, PathBuf};
+
+/// Why a checkpoint cannot be saved or loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// Happens when a path holds no complete checkpoint.
+    #[error(
+        "no complete checkpoint at \"{path}\"; give a folder with a manifest.json, a folder of \
+         such folders, or a run folder"
+    )]
+    NotFound {
+        /// The path given.
+        path: PathBuf,
+    },
+    /// Happens when a file cannot be read or written.
+    #[error("{action} \"{path}\" failed: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Happens when a file is not what the manifest says: it was damaged or changed.
+    #[error(
+        "\"{path}\" is damaged: {what} is {got}, the manifest says {expected}; use another \
+         checkpoint"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Size or checksum.
+        what: &'static str,
+        /// What the manifest says.
+        expected: String,
+        /// What the file has.
+        got: String,
+    },
+    /// Happens when a file cannot be understood.
+    #[error("\"{path}\" is not a valid {kind}: {reason}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        kind: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Happens when a checkpoint was saved by another number of ranks.
+    #[error(
+        "the checkpoint was saved by {saved} rank(s), this run has {running}; resume with the same \
+         world size"
+    )]
+    WorldSize {
+        /// Ranks that saved it.
+        saved: usize,
+        /// Ranks of this run.
+        running: usize,
+    },
+    /// Happens when a checkpoint does not continue this run's configuration.
+    #[error(
+        "the checkpoint was saved with {key} = {saved}, this run has {running}; resume with the \
+         same configuration"
+    )]
+    Configuration {
+        /// The key.
+        key: String,
+        /// Its value in the checkpoint.
+        saved: String,
+        /// Its value in this run.
+        running: String,
+    },
+    /// Happens when a value cannot be encoded.
+    #[error("encoding {what} failed: {reason}")]
+    Encode {
+        /// What was encoded.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl CheckpointError {
+    pub(super) fn io(
+        action: &'static str,
+        path: impl AsRef<Path>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.as_ref().to_path_buf();
+        move |source| Self::Io { action, path, source }
+    }
+}

@@ -1,0 +1,44 @@
+//! Files that are on the disk when a call returns.
+
+use super::CheckpointError;
+use super::manifest::FileEntry;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
+
+pub(super) fn write_file(
+    folder: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<FileEntry, CheckpointError> {
+    let path = folder.join(name);
+    let mut file = File::create(&path).map_err(CheckpointError::io("creating", &path))?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(CheckpointError::io("writing", &path))?;
+    let xxh3 = format!("{:016x}", xxh3_64(bytes));
+    Ok(FileEntry { name: name.to_string(), bytes: bytes.len() as u64, xxh3 })
+}
+
+pub(super) fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(CheckpointError::io("syncing", folder))
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+    std::fs::rename(from, to).map_err(CheckpointError::io("renaming to", to))
+}
+
+/// Removes a folder that may not be there. Its manifest goes first, so that a half-removed
+/// checkpoint is none.
+pub(super) fn remove_folder(folder: &Path) -> Result<(), CheckpointError> {
+    let absent_is_fine = |result: std::io::Result<()>| match result {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    absent_is_fine(std::fs::remove_file(folder.join(super::Manifest::FILE)))
+        .and_then(|()| absent_is_fine(std::fs::remove_dir_all(folder)))
+        .map_err(CheckpointError::io("removing", folder))
+}

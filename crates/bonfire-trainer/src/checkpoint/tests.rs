@@ -1,0 +1,79 @@
+use super::*;
+use bonfire_comm::HostBuffer;
+use bonfire_tensor::state::{HostTensor, Scalar};
+use std::collections::BTreeMap;
+
+fn checkpoint(step: u64) -> Checkpoint {
+    let mut state = State::default();
+    let tensor = |values: Vec<f32>| HostTensor { shape: vec![values.len()], data: values.into() };
+    state.tensors.insert("model.layers.0.weight".into(), tensor(vec![1.0, -2.5, step as f32]));
+    state.tensors.insert("optimizer.m/layers.0.weight".into(), tensor(vec![0.0; 3]));
+    let half = HostBuffer::from(vec![0.1f64, 1e-300]);
+    state.tensors.insert("callbacks.ema".into(), HostTensor { shape: vec![2, 1], data: half });
+    state.scalars.insert("position.step".into(), Scalar::Uint(step));
+    state.scalars.insert("best".into(), Scalar::Float(0.1 + 0.2));
+    state.scalars.insert("nan".into(), Scalar::Text("x".into()));
+    let manifest = Manifest {
+        format: Manifest::FORMAT,
+        epoch: 1,
+        step,
+        world_size: 2,
+        configuration: BTreeMap::from([("seed".to_string(), "3".to_string())]),
+        files: Vec::new(),
+    };
+    Checkpoint { manifest, state }
+}
+
+#[test]
+fn what_is_saved_is_loaded_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = checkpoint(7);
+    let place = save(folder.path(), saved.clone(), 3).unwrap();
+    for path in [place.as_path(), folder.path()] {
+        let loaded = load(path).unwrap();
+        assert_eq!(loaded.state, saved.state);
+        assert_eq!(loaded.manifest.configuration, saved.manifest.configuration);
+    }
+}
+
+#[test]
+fn only_the_newest_are_kept_and_latest_points_at_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [1, 2, 10, 11, 12] {
+        save(folder.path(), checkpoint(step), 2).unwrap();
+    }
+    let names: Vec<_> = complete(folder.path())
+        .iter()
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(names, ["step-00000011", "step-00000012"]);
+    assert_eq!(load(folder.path()).unwrap().manifest.step, 12);
+}
+
+#[test]
+fn a_damaged_file_is_named_and_an_incomplete_folder_is_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = save(folder.path(), checkpoint(3), 3).unwrap();
+    let file = place.join(TENSORS);
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    let error = load(&place).unwrap_err().to_string();
+    assert!(error.contains("state.safetensors") && error.contains("checksum"), "{error}");
+    bytes.pop();
+    std::fs::write(&file, &bytes).unwrap();
+    assert!(load(&place).unwrap_err().to_string().contains("size"));
+    std::fs::remove_file(place.join(Manifest::FILE)).unwrap();
+    assert!(matches!(load(folder.path()), Err(CheckpointError::NotFound { .. })));
+}
+
+#[test]
+fn a_failed_save_leaves_the_former_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), checkpoint(1), 3).unwrap();
+    // What an interrupted save leaves: a folder aside without a manifest.
+    std::fs::create_dir(folder.path().join(".step-00000002.partial")).unwrap();
+    assert_eq!(load(folder.path()).unwrap().manifest.step, 1);
+    save(folder.path(), checkpoint(2), 3).unwrap();
+    assert_eq!(load(folder.path()).unwrap().manifest.step, 2);
+}

@@ -1,0 +1,129 @@
+use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
+use bonfire_comm::CommError;
+use bonfire_data::DataError;
+use bonfire_parallel::ParallelError;
+use bonfire_tensor::TensorError;
+use std::path::PathBuf;
+
+/// Why training failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// Happens when a recipe is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Happens when two ranks were configured differently.
+    #[error(
+        "rank {rank} and rank 0 disagree on {what} \"{key}\": {rank_has} and {zero_has}; start all \
+         ranks with the same configuration and data"
+    )]
+    RanksDisagree {
+        /// First rank that differs from rank 0.
+        rank: usize,
+        /// Configuration or data.
+        what: &'static str,
+        /// First key that differs.
+        key: String,
+        /// That rank's value.
+        rank_has: String,
+        /// Rank 0's value.
+        zero_has: String,
+    },
+    /// Happens when there is no sample for some rank.
+    #[error(
+        "{split} data has {samples} samples for {ranks} ranks; use at most as many ranks as samples"
+    )]
+    TooFewSamples {
+        /// Training or validation.
+        split: &'static str,
+        /// Samples there are.
+        samples: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// Happens when a loss is infinite or not a number.
+    #[error(
+        "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \
+         data for impossible values"
+    )]
+    LossNotFinite {
+        /// Its value.
+        loss: f64,
+        /// Optimizer step, from 0.
+        step: u64,
+        /// Epoch, from 0.
+        epoch: u64,
+    },
+    /// Happens when ranks end with different parameters: a fault of a device, or of Bonfire.
+    #[error("rank {rank} ends with parameters {rank_has:016x}, rank 0 with {zero_has:016x}")]
+    ParametersDiffer {
+        /// First rank that differs from rank 0.
+        rank: usize,
+        /// Fingerprint of its parameters.
+        rank_has: u64,
+        /// Fingerprint of rank 0's parameters.
+        zero_has: u64,
+    },
+    /// Happens when another rank failed at something that only it does.
+    #[error("rank {rank} failed: {reason}")]
+    OtherRank {
+        /// That rank.
+        rank: usize,
+        /// Its error.
+        reason: String,
+    },
+    /// Happens when a step's output cannot be read.
+    #[error("reading the loss or a metric failed: {reason}")]
+    ReadMetric {
+        /// The device's own words.
+        reason: String,
+    },
+    /// Happens when a file of the run cannot be read or written.
+    #[error("{action} \"{path}\" failed: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Happens when a callback fails.
+    #[error("callback \"{name}\" failed: {reason}")]
+    Callback {
+        /// The callback.
+        name: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// Happens when a checkpoint cannot be saved or loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Happens when data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Happens in the data-parallel layer.
+    #[error(transparent)]
+    Parallel(#[from] ParallelError),
+    /// Happens when a collective fails.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl From<TensorError> for TrainError {
+    fn from(error: TensorError) -> Self {
+        Self::Parallel(error.into())
+    }
+}
+
+impl TrainError {
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}

@@ -1,0 +1,106 @@
+use crate::image::ImageBatch;
+use bonfire_nn::{ImageClassifier, correct_predictions, cross_entropy};
+use bonfire_parallel::LossReduction;
+use burn::module::Module;
+use burn::tensor::{DType, Device, Tensor};
+
+/// A model that knows how to learn from a batch.
+///
+/// Every [`ImageClassifier`] is one: cross-entropy and accuracy on an [`ImageBatch`].
+pub trait Learnable: Module {
+    /// What the data loader gives.
+    type Batch: Send + 'static;
+
+    /// Computes loss and metrics of a micro-batch; the trainer runs the backward pass.
+    fn training_step(&self, batch: Self::Batch, context: &StepContext) -> StepOutput;
+
+    /// Computes loss and metrics of a batch of validation data; called on the model without
+    /// autodiff.
+    fn validation_step(&self, batch: Self::Batch, context: &StepContext) -> StepOutput;
+}
+
+/// Where in the run a step stands.
+#[derive(Debug, Clone)]
+pub struct StepContext {
+    /// Pass over the training data, from 0.
+    pub epoch: u64,
+    /// Optimizer step, from 0.
+    pub step: u64,
+    /// Micro-batch within the optimizer step, from 0.
+    pub micro_batch: usize,
+    /// This process in the group.
+    pub rank: usize,
+    /// Processes in the group.
+    pub world_size: usize,
+    /// Where batches and model lie, without autodiff.
+    pub device: Device,
+}
+
+/// What a step computed.
+#[derive(Debug, Clone)]
+pub struct StepOutput {
+    /// The loss, shape `[1]`.
+    pub loss: Tensor<1>,
+    /// Whether the loss is a mean or a sum over the batch.
+    pub reduction: LossReduction,
+    /// Samples (or tokens, or other units) that the loss stands for: every unit has the same
+    /// influence on the gradient, however ranks and micro-batches share them.
+    pub weight: f64,
+    /// Further figures to report.
+    pub metrics: Vec<Metric>,
+}
+
+impl StepOutput {
+    /// Makes the output of a mean loss over `samples` samples.
+    pub fn mean(loss: Tensor<1>, samples: usize) -> Self {
+        let reduction = LossReduction::Mean;
+        Self { loss, reduction, weight: samples as f64, metrics: Vec::new() }
+    }
+
+    /// Makes the output of a summed loss over `samples` samples.
+    pub fn sum(loss: Tensor<1>, samples: usize) -> Self {
+        let reduction = LossReduction::Sum;
+        Self { loss, reduction, weight: samples as f64, metrics: Vec::new() }
+    }
+
+    /// Adds a figure that is reported as `sum / count` over all ranks.
+    pub fn with_metric(mut self, name: &'static str, sum: Tensor<1>, count: f64) -> Self {
+        self.metrics.push(Metric { name, sum, count });
+        self
+    }
+}
+
+/// A figure as sum and count, so that ranks and batches of any size combine exactly.
+#[derive(Debug, Clone)]
+pub struct Metric {
+    /// Its name, a column of the metrics file.
+    pub name: &'static str,
+    /// Sum over the batch, shape `[1]`.
+    pub sum: Tensor<1>,
+    /// What the sum is divided by.
+    pub count: f64,
+}
+
+impl<M: ImageClassifier> Learnable for M {
+    type Batch = ImageBatch;
+
+    fn training_step(&self, batch: ImageBatch, _context: &StepContext) -> StepOutput {
+        classify(self, batch)
+    }
+
+    fn validation_step(&self, batch: ImageBatch, _context: &StepContext) -> StepOutput {
+        classify(self, batch)
+    }
+}
+
+fn classify(model: &impl ImageClassifier, batch: ImageBatch) -> StepOutput {
+    let samples = batch.len();
+    let logits = model.forward(batch.images);
+    let correct = correct_predictions(logits.clone(), batch.targets.clone());
+    let loss = cross_entropy(logits, batch.targets);
+    StepOutput::mean(loss, samples).with_metric(
+        "accuracy",
+        correct.float().cast(DType::F32),
+        samples as f64,
+    )
+}

@@ -1,0 +1,190 @@
+//! Figures as sums and counts: on the device while steps run, then over all ranks.
+
+use crate::{StepOutput, TrainError};
+use bonfire_comm::{HostBuffer, ProcessGroup, ReduceOp, Work};
+use bonfire_parallel::LossReduction;
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// A figure over all ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricValue {
+    /// Its name; the loss is called `loss`.
+    pub name: String,
+    /// Sum over all samples.
+    pub sum: f64,
+    /// What the sum is divided by.
+    pub count: f64,
+}
+
+impl MetricValue {
+    /// The mean, or NaN without samples.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+}
+
+/// Figures over all ranks, the loss first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics(pub Vec<MetricValue>);
+
+impl Metrics {
+    /// The mean of a figure, if it is there and has samples.
+    pub fn mean(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|value| value.name == name && value.count > 0.0).map(MetricValue::mean)
+    }
+
+    /// The mean loss.
+    pub fn loss(&self) -> Option<f64> {
+        self.mean("loss")
+    }
+
+    /// Adds the sums and counts of `other`.
+    pub(crate) fn add(&mut self, other: &Metrics) {
+        for value in &other.0 {
+            match self.0.iter_mut().find(|own| own.name == value.name) {
+                Some(own) => {
+                    own.sum += value.sum;
+                    own.count += value.count;
+                }
+                None => self.0.push(value.clone()),
+            }
+        }
+    }
+}
+
+/// Sums of this rank since they were last taken; the device is not waited for.
+#[derive(Default)]
+pub(crate) struct LocalMetrics {
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    name: String,
+    sum: Tensor<1>,
+    count: f64,
+}
+
+impl LocalMetrics {
+    /// Adds loss and metrics of a step.
+    pub(crate) fn add(&mut self, output: &StepOutput) {
+        let loss = output.loss.clone().without_autodiff().reshape([1]);
+        let sum = match output.reduction {
+            LossReduction::Mean => loss.mul_scalar(output.weight),
+            LossReduction::Sum => loss,
+        };
+        self.accumulate("loss", sum, output.weight);
+        for metric in &output.metrics {
+            let sum = metric.sum.clone().without_autodiff().reshape([1]);
+            self.accumulate(metric.name, sum, metric.count);
+        }
+    }
+
+    fn accumulate(&mut self, name: &str, sum: Tensor<1>, count: f64) {
+        match self.entries.iter_mut().find(|entry| entry.name == name) {
+            Some(entry) => {
+                entry.sum = entry.sum.clone() + sum;
+                entry.count += count;
+            }
+            None => self.entries.push(Entry { name: name.to_string(), sum, count }),
+        }
+    }
+
+    /// Reads the sums from the device and begins anew; names stay.
+    pub(crate) fn take(&mut self) -> Result<Metrics, TrainError> {
+        let mut values = Vec::with_capacity(self.entries.len());
+        for entry in &mut self.entries {
+            let sum = scalar(entry.sum.clone())?;
+            values.push(MetricValue { name: entry.name.clone(), sum, count: entry.count });
+            entry.sum = entry.sum.zeros_like();
+            entry.count = 0.0;
+        }
+        Ok(Metrics(values))
+    }
+}
+
+fn scalar(tensor: Tensor<1>) -> Result<f64, TrainError> {
+    let values = tensor.cast(DType::F64).try_into_vec_as::<f64>();
+    let values =
+        values.map_err(|error| TrainError::ReadMetric { reason: format!("{error:?}") })?;
+    Ok(values.into_iter().sum())
+}
+
+/// A reduction of metrics over ranks that runs while training goes on.
+pub(crate) struct PendingMetrics {
+    names: Vec<String>,
+    work: Work,
+}
+
+impl PendingMetrics {
+    /// Starts to sum metrics of the same names over all ranks.
+    ///
+    /// # Collective
+    /// All ranks of the group, in the same order.
+    pub(crate) fn start(group: &ProcessGroup, local: Metrics) -> Result<Self, TrainError> {
+        let values: Vec<f64> =
+            local.0.iter().flat_map(|value| [value.sum, value.count]).collect();
+        let names = local.0.into_iter().map(|value| value.name).collect();
+        let work = group.start_all_reduce(HostBuffer::from(values), ReduceOp::Sum)?;
+        Ok(Self { names, work })
+    }
+
+    /// Waits for the sums.
+    pub(crate) fn finish(self) -> Result<Metrics, TrainError> {
+        let values = self.work.wait()?.into_vec::<f64>()?;
+        let pairs = self.names.into_iter().zip(values.chunks_exact(2));
+        let value = |(name, pair): (String, &[f64])| MetricValue {
+            name,
+            sum: pair[0],
+            count: pair[1],
+        };
+        Ok(Metrics(pairs.map(value).collect()))
+    }
+}
+
+/// Sums metrics over ranks of which some may have none, since they had no sample.
+///
+/// # Collective
+/// All ranks of the group.
+pub(crate) fn reduce(group: &ProcessGroup, local: &Metrics) -> Result<Metrics, TrainError> {
+    let invalid = |reason: String| TrainError::ReadMetric { reason };
+    let bytes = serde_json::to_vec(
+        &local.0.iter().map(|v| (&v.name, v.sum.to_bits(), v.count.to_bits())).collect::<Vec<_>>(),
+    )
+    .map_err(|error| invalid(error.to_string()))?;
+    let mut total = Metrics::default();
+    for part in group.all_gather_bytes(&bytes)? {
+        let values: Vec<(String, u64, u64)> =
+            serde_json::from_slice(&part).map_err(|error| invalid(error.to_string()))?;
+        let value = |(name, sum, count)| MetricValue {
+            name,
+            sum: f64::from_bits(sum),
+            count: f64::from_bits(count),
+        };
+        total.add(&Metrics(values.into_iter().map(value).collect()));
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bonfire_comm::local;
+
+    #[test]
+    fn ranks_without_samples_take_part() {
+        for result in local::spawn(3, |group| {
+            let own = match group.rank() {
+                1 => Metrics::default(),
+                rank => Metrics(vec![MetricValue {
+                    name: "loss".into(),
+                    sum: rank as f64 + 1.0,
+                    count: 2.0,
+                }]),
+            };
+            reduce(&group, &own).unwrap()
+        }) {
+            assert_eq!(result.loss(), Some(1.0));
+        }
+    }
+}

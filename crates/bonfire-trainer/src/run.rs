@@ -1,0 +1,122 @@
+use crate::config::Schedule;
+use crate::learnable::{Learnable, StepContext};
+use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, reduce};
+use crate::position::Position;
+use crate::timing::StepTimes;
+use crate::{Callback, Report, StopFlag, TrainError, TrainerConfig};
+use bonfire_comm::ProcessGroup;
+use bonfire_data::Shard;
+use bonfire_parallel::{DataParallel, FlatOptimizer};
+use burn::tensor::Device;
+use std::time::SystemTime;
+
+/// One call of `fit`: everything that a training step touches.
+pub(crate) struct Run<'a, M: Learnable> {
+    pub(crate) config: &'a TrainerConfig,
+    pub(crate) callbacks: &'a mut [Box<dyn Callback>],
+    pub(crate) stop: &'a StopFlag,
+    /// Sums of figures, and what rank 0 tells the others; apart from the gradients, since the order
+    /// relative to them may differ between ranks.
+    pub(crate) control: ProcessGroup,
+    pub(crate) parallel: DataParallel<M>,
+    pub(crate) optimizer: Box<dyn FlatOptimizer>,
+    pub(crate) schedule: Schedule,
+    pub(crate) device: Device,
+    pub(crate) position: Position,
+    pub(crate) times: StepTimes,
+    pub(crate) local: LocalMetrics,
+    pub(crate) pending: Option<Pending>,
+    /// Training figures of the epoch at hand, then of the last one.
+    pub(crate) epoch_metrics: Metrics,
+    pub(crate) valid_metrics: Option<Metrics>,
+    pub(crate) samples: u64,
+    pub(crate) first_step_at: Option<SystemTime>,
+    pub(crate) stopped: bool,
+}
+
+/// Figures on their way over the ranks, and where the run stood when they left.
+pub(crate) struct Pending {
+    pub(crate) metrics: PendingMetrics,
+    pub(crate) epoch: u64,
+    pub(crate) step: u64,
+}
+
+impl<M: Learnable> Run<'_, M> {
+    pub(crate) fn shard(&self) -> Shard {
+        Shard { index: self.control.rank(), count: self.control.world_size() }
+    }
+
+    pub(crate) fn context(&self, micro_batch: usize) -> StepContext {
+        StepContext {
+            epoch: self.position.epoch,
+            step: self.position.step,
+            micro_batch,
+            rank: self.control.rank(),
+            world_size: self.control.world_size(),
+            device: self.device.clone(),
+        }
+    }
+
+    pub(crate) fn samples_per_second(&self) -> f64 {
+        let seconds = self.times.total().as_secs_f64();
+        if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
+    }
+
+    /// The rate of the last step taken.
+    pub(crate) fn learning_rate(&self) -> f64 {
+        self.schedule.lr(self.position.step.saturating_sub(1))
+    }
+
+    pub(crate) fn notify(
+        &mut self,
+        mut call: impl FnMut(&mut dyn Callback) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        self.callbacks.iter_mut().try_for_each(|callback| call(callback.as_mut()))
+    }
+
+    /// Sends the figures of the last steps over the ranks, and reports those sent before.
+    ///
+    /// Not for an epoch's last step: there a rank may have had no sample at all since a resume, and
+    /// so not even the names of the figures.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn report(&mut self) -> Result<(), TrainError> {
+        let metrics = PendingMetrics::start(&self.control, self.local.take()?)?;
+        let (epoch, step) = (self.position.epoch, self.position.step);
+        match self.pending.replace(Pending { metrics, epoch, step }) {
+            Some(before) => self.publish(before.epoch, before.step, before.metrics.finish()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Reports the figures that are on their way, and those of the steps since.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn report_rest(&mut self) -> Result<(), TrainError> {
+        if let Some(before) = self.pending.take() {
+            self.publish(before.epoch, before.step, before.metrics.finish()?)?;
+        }
+        let metrics = reduce(&self.control, &self.local.take()?)?;
+        self.publish(self.position.epoch, self.position.step, metrics)
+    }
+
+    fn publish(&mut self, epoch: u64, step: u64, metrics: Metrics) -> Result<(), TrainError> {
+        if let Some(loss) = metrics.loss().filter(|loss| !loss.is_finite()) {
+            return Err(TrainError::LossNotFinite { loss, step, epoch });
+        }
+        self.epoch_metrics.add(&metrics);
+        if metrics.loss().is_none() {
+            return Ok(());
+        }
+        let report = Report {
+            epoch,
+            step,
+            learning_rate: self.schedule.lr(step.saturating_sub(1)),
+            samples_per_second: self.samples_per_second(),
+            metrics,
+        };
+        self.notify(|callback| callback.on_report(&report))
+    }
+}

@@ -1,0 +1,226 @@
+//! What a run leaves on the disk, written by rank 0.
+//!
+//! ```text
+//! runs/digits-20260131-120000/
+//!   config.toml         the resolved configuration
+//!   metrics.csv         training reports and validations
+//!   checkpoints/        see the checkpoint module
+//!   model.safetensors   parameters and buffers by module path
+//!   model.toml          kind and configuration: enough to make the model again
+//!   summary.json        what the run came to
+//! ```
+
+use crate::checkpoint::write_safetensors;
+use crate::{Callback, FitReport, Learnable, Metrics, Report, TimeShare, TrainError};
+use bonfire_tensor::parameters;
+use serde::Serialize;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// The folder of a run.
+#[derive(Debug, Clone)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+/// The content of `summary.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Processes that trained.
+    pub world_size: usize,
+    /// Whole epochs done.
+    pub epochs: u64,
+    /// Optimizer steps taken.
+    pub steps: u64,
+    /// Mean training loss of the last epoch over all ranks.
+    pub train_loss: Option<f64>,
+    /// Mean loss of the last validation.
+    pub valid_loss: Option<f64>,
+    /// Accuracy of the last validation, between 0 and 1.
+    pub valid_accuracy: Option<f64>,
+    /// Training images per second over all ranks.
+    pub images_per_s: f64,
+    /// From the start of the program to the end of rank 0's first optimizer step.
+    pub seconds_to_first_step: Option<f64>,
+    /// Where rank 0's training time went.
+    pub time_share: TimeShare,
+    /// Fingerprint of the final parameters in path order, in hexadecimal.
+    pub parameters_xxh3: String,
+    /// Whether the run was stopped before its end.
+    pub stopped: bool,
+}
+
+impl Summary {
+    /// Sums up a report; `seconds_to_first_step` is the program's to know.
+    pub fn new<M>(report: &FitReport<M>, seconds_to_first_step: Option<f64>) -> Self {
+        let valid = |name| report.valid.as_ref().and_then(|valid| valid.mean(name));
+        Self {
+            world_size: report.world_size,
+            epochs: report.epochs,
+            steps: report.steps,
+            train_loss: report.train.loss(),
+            valid_loss: valid("loss"),
+            valid_accuracy: valid("accuracy"),
+            images_per_s: report.samples_per_second,
+            seconds_to_first_step,
+            time_share: report.time_share,
+            parameters_xxh3: format!("{:016x}", report.parameters_xxh3),
+            stopped: report.stopped,
+        }
+    }
+}
+
+impl RunFolder {
+    /// Makes the folder; it may exist already.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let path = path.into();
+        std::fs::create_dir_all(&path).map_err(TrainError::io("creating", &path))?;
+        Ok(Self { path })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Folder of the checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// Writes the resolved configuration.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn write_config(&self, toml: &str) -> Result<(), TrainError> {
+        self.write("config.toml", toml.as_bytes())
+    }
+
+    /// Writes the model: its tensors, and the text from which it can be made again.
+    ///
+    /// # Errors
+    /// [`TrainError`] naming the file.
+    pub fn write_model<M: Learnable>(&self, model: &M, toml: &str) -> Result<(), TrainError> {
+        let state = parameters::read(model, |_| true)?;
+        write_safetensors(&self.path.join("model.safetensors"), &state.tensors)?;
+        self.write("model.toml", toml.as_bytes())
+    }
+
+    /// Writes the summary.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn write_summary(&self, summary: &Summary) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(summary)
+            .map_err(|error| std::io::Error::other(error.to_string()))
+            .map_err(TrainError::io("encoding", self.path.join("summary.json")))?;
+        self.write("summary.json", format!("{text}\n").as_bytes())
+    }
+
+    /// A callback that appends to `metrics.csv`.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn metrics_file(&self) -> Result<MetricsFile, TrainError> {
+        MetricsFile::open(self.path.join("metrics.csv"))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
+        let path = self.path.join(name);
+        std::fs::write(&path, bytes).map_err(TrainError::io("writing", path))
+    }
+}
+
+/// Appends training reports and validations to a CSV file.
+///
+/// Columns: `phase` (`train` or `valid`), `epoch` and `step` from 0 and 1, `learning_rate`,
+/// `images_per_s`, `loss`, then the model's metrics.
+pub struct MetricsFile {
+    path: PathBuf,
+    writer: csv::Writer<File>,
+    /// Metric columns, once known.
+    names: Option<Vec<String>>,
+    learning_rate: f64,
+    images_per_s: f64,
+}
+
+impl MetricsFile {
+    fn open(path: PathBuf) -> Result<Self, TrainError> {
+        let earlier = std::fs::read_to_string(&path).unwrap_or_default();
+        let names = earlier
+            .lines()
+            .next()
+            .map(|head| head.split(',').skip(5).map(str::to_string).collect());
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(TrainError::io("opening", &path))?;
+        let writer = csv::Writer::from_writer(file);
+        Ok(Self { path, writer, names, learning_rate: 0.0, images_per_s: 0.0 })
+    }
+
+    fn row(
+        &mut self,
+        phase: &str,
+        epoch: u64,
+        step: u64,
+        metrics: &Metrics,
+    ) -> Result<(), TrainError> {
+        let names = match &self.names {
+            Some(names) => names.clone(),
+            None => {
+                let names: Vec<String> =
+                    metrics.0.iter().map(|value| value.name.clone()).collect();
+                let head = ["phase", "epoch", "step", "learning_rate", "images_per_s"];
+                let head = head.into_iter().map(str::to_string).chain(names.clone());
+                self.write(head.collect())?;
+                self.names.insert(names).clone()
+            }
+        };
+        let mut row = vec![
+            phase.to_string(),
+            epoch.to_string(),
+            step.to_string(),
+            self.learning_rate.to_string(),
+            format!("{:.1}", self.images_per_s),
+        ];
+        row.extend(
+            names.iter().map(|name| metrics.mean(name).map_or(String::new(), |x| x.to_string())),
+        );
+        self.write(row)
+    }
+
+    fn write(&mut self, row: Vec<String>) -> Result<(), TrainError> {
+        let io = |error: csv::Error| std::io::Error::other(error.to_string());
+        self.writer
+            .write_record(row)
+            .map_err(io)
+            .and_then(|()| self.writer.flush())
+            .map_err(TrainError::io("writing", &self.path))
+    }
+}
+
+impl Callback for MetricsFile {
+    fn name(&self) -> &str {
+        "metrics"
+    }
+
+    fn on_report(&mut self, report: &Report) -> Result<(), TrainError> {
+        (self.learning_rate, self.images_per_s) =
+            (report.learning_rate, report.samples_per_second);
+        if report.metrics.loss().is_none() {
+            return Ok(());
+        }
+        self.row("train", report.epoch, report.step, &report.metrics)
+    }
+
+    fn on_validation_end(
+        &mut self,
+        epoch: u64,
+        step: u64,
+        metrics: &Metrics,
+    ) -> Result<(), TrainError> {
+        self.row("valid", epoch, step, metrics)
+    }
+}

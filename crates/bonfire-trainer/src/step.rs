@@ -1,0 +1,107 @@
+//! One optimizer step, top to bottom.
+
+use crate::learnable::Learnable;
+use crate::run::Run;
+use crate::timing::Part;
+use crate::{StepEnd, TrainError};
+use bonfire_data::{Batches, LoadedBatch};
+use std::time::{Instant, SystemTime};
+use xxhash_rust::xxh3::xxh3_64;
+
+impl<M: Learnable> Run<'_, M> {
+    /// Takes one optimizer step over the next window of micro-batches.
+    pub(crate) fn train_step(&mut self, batches: &mut Batches<M::Batch>) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let (epoch, step) = (self.position.epoch, self.position.step);
+        let learning_rate = self.schedule.lr(step);
+        self.notify(|callback| callback.on_step_start(epoch, step))?;
+
+        let mut samples = 0;
+        let micro_batches = self.config.accumulate_grad_batches.min(batches.remaining());
+        for index in 0..micro_batches {
+            let Some(batch) = self.times.time(Part::Data, || batches.next()) else { break };
+            let batch = batch?;
+            samples += batch.global_samples as u64;
+            self.position.cursor = batch.cursor_after;
+            self.micro_batch(batch, index, index + 1 == micro_batches)?;
+        }
+        self.times.time(Part::CommWait, || self.parallel.synchronize())?;
+        let done = self.times.time(Part::Optimizer, || {
+            self.parallel.step(self.optimizer.as_mut(), learning_rate)
+        })?;
+
+        self.position.step += 1;
+        self.samples += samples;
+        self.stopped = done.votes > 0.0;
+        self.first_step_at.get_or_insert_with(SystemTime::now);
+        let due = self.position.step.is_multiple_of(self.config.log_every_n_steps.max(1));
+        if due && batches.remaining() > 0 {
+            self.report()?;
+        }
+        self.times.add_total(start.elapsed());
+        let end = StepEnd {
+            epoch,
+            step: self.position.step,
+            learning_rate,
+            samples,
+            samples_per_second: self.samples_per_second(),
+        };
+        self.notify(|callback| callback.on_step_end(&end))
+    }
+
+    /// Runs a micro-batch forward and backward; the last one of a window communicates.
+    fn micro_batch(
+        &mut self,
+        batch: LoadedBatch<M::Batch>,
+        index: usize,
+        last: bool,
+    ) -> Result<(), TrainError> {
+        let context = self.context(index);
+        // Flex has one random generator for the whole process: what a step draws depends on where
+        // the step stands, not on what was drawn before.
+        self.device.seed(step_seed(self.config.seed, context.rank, context.step, index));
+        if last && self.stop.is_set() {
+            self.parallel.vote(1.0);
+        }
+        let Some(batch) = batch.data else {
+            return self.backward(last, |parallel| parallel.backward_without_samples());
+        };
+        let output = self.times.time(Part::Forward, || {
+            // Running statistics are broadcast before the micro-batch that communicates only.
+            let model = match last {
+                true => self.parallel.replica(),
+                false => self.parallel.no_sync(|parallel| parallel.replica()),
+            }?;
+            Ok::<_, TrainError>(model.training_step(batch, &context))
+        })?;
+        self.local.add(&output);
+        self.backward(last, |parallel| {
+            parallel.backward_weighted(output.loss, output.reduction, output.weight)
+        })
+    }
+
+    fn backward(
+        &mut self,
+        last: bool,
+        pass: impl FnOnce(
+            &mut bonfire_parallel::DataParallel<M>,
+        ) -> Result<(), bonfire_parallel::ParallelError>,
+    ) -> Result<(), TrainError> {
+        let parallel = &mut self.parallel;
+        let result = self.times.time(Part::Backward, || match last {
+            true => pass(parallel),
+            false => parallel.no_sync(pass),
+        });
+        Ok(result?)
+    }
+}
+
+/// Seed of the random numbers that a micro-batch draws, such as dropout.
+fn step_seed(seed: u64, rank: usize, step: u64, micro_batch: usize) -> u64 {
+    let words = [seed, rank as u64, step, micro_batch as u64];
+    let mut bytes = [0; 32];
+    for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
+        slot.copy_from_slice(&word.to_le_bytes());
+    }
+    xxh3_64(&bytes)
+}

@@ -1,0 +1,193 @@
+use crate::learnable::Learnable;
+use crate::lifecycle::Length;
+use crate::metrics::{LocalMetrics, Metrics};
+use crate::position::Position;
+use crate::run::Run;
+use crate::timing::StepTimes;
+use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfig};
+use crate::{agreement, optimizer};
+use bonfire_comm::ProcessGroup;
+use bonfire_data::Shard;
+use bonfire_parallel::{DataParallel, GradientReduction};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// Trains a model on all ranks of a group.
+///
+/// ```ignore
+/// let mut trainer = Trainer::new(TrainerConfig::new(optimizer).with_max_epochs(3), group);
+/// let report = trainer.fit(model, &train, Some(&valid))?;
+/// ```
+pub struct Trainer {
+    config: TrainerConfig,
+    group: ProcessGroup,
+    callbacks: Vec<Box<dyn Callback>>,
+    stop: StopFlag,
+}
+
+/// What a run came to; equal on every rank but for times.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FitReport<M> {
+    /// The trained model, with autodiff.
+    pub model: M,
+    /// Processes in the group.
+    pub world_size: usize,
+    /// Whole epochs done, over all resumes.
+    pub epochs: u64,
+    /// Optimizer steps taken, over all resumes.
+    pub steps: u64,
+    /// Training figures of the last epoch over all ranks.
+    pub train: Metrics,
+    /// Figures of the last validation over all ranks.
+    pub valid: Option<Metrics>,
+    /// Training samples per second over all ranks, without validation.
+    pub samples_per_second: f64,
+    /// When this rank's first optimizer step was done.
+    pub first_step_at: Option<SystemTime>,
+    /// Where this rank's training time went.
+    pub time_share: TimeShare,
+    /// Fingerprint of the parameters in path order.
+    pub parameters_xxh3: u64,
+    /// Whether the run was stopped before its end.
+    pub stopped: bool,
+    /// The newest checkpoint (rank 0 only).
+    pub checkpoint: Option<PathBuf>,
+}
+
+impl Trainer {
+    /// Makes a trainer for this process' rank in `group`.
+    pub fn new(config: TrainerConfig, group: ProcessGroup) -> Self {
+        Self { config, group, callbacks: Vec::new(), stop: StopFlag::new() }
+    }
+
+    /// Adds a callback behind those there are.
+    pub fn with_callback(mut self, callback: impl Callback + 'static) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Uses a flag by which the run can be asked to stop.
+    pub fn with_stop_flag(mut self, stop: StopFlag) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// Trains `model` on `train` until the budget is used up, and validates it on `valid`.
+    ///
+    /// The parameters are rank 0's at the start and equal on all ranks at the end. Every sample has
+    /// the same weight, whatever the number of ranks.
+    ///
+    /// # Collective
+    /// All ranks of the group, with models and data built alike.
+    ///
+    /// # Errors
+    /// [`TrainError`]; a failure of one rank is an error on all of them.
+    pub fn fit<M: Learnable>(
+        &mut self,
+        model: M,
+        train: &dyn BatchSource<Batch = M::Batch>,
+        valid: Option<&dyn BatchSource<Batch = M::Batch>>,
+    ) -> Result<FitReport<M>, TrainError> {
+        let result = self.run(model, train, valid);
+        if let Err(error) = &result {
+            self.callbacks.iter_mut().for_each(|callback| callback.on_exception(error));
+            if !seen_by_all(error) {
+                self.group.abort(&error.to_string());
+            }
+        }
+        result
+    }
+
+    fn run<M: Learnable>(
+        &mut self,
+        model: M,
+        train: &dyn BatchSource<Batch = M::Batch>,
+        valid: Option<&dyn BatchSource<Batch = M::Batch>>,
+    ) -> Result<FitReport<M>, TrainError> {
+        self.check_agreement(train, valid)?;
+        let mut run = self.start(model, train)?;
+        run.resume()?;
+        let end = Length::of(run.config, train, run.shard());
+        let fit = run.fit_start(end);
+        run.notify(|callback| callback.on_fit_start(&fit))?;
+        while !run.stopped && !end.reached(&run.position) {
+            run.epoch(train, end)?;
+            if !run.stopped {
+                run.validate_if_due(valid, end)?;
+                run.checkpoint_after_epoch(end)?;
+            }
+        }
+        run.finish()
+    }
+
+    fn check_agreement<B: Send + 'static>(
+        &self,
+        train: &dyn BatchSource<Batch = B>,
+        valid: Option<&dyn BatchSource<Batch = B>>,
+    ) -> Result<(), TrainError> {
+        agreement::check(&self.group, "configuration", &self.config.entries())?;
+        let mut entries = agreement::data_entries("training", &train.digest());
+        if let Some(valid) = valid {
+            entries.extend(agreement::data_entries("validation", &valid.digest()));
+        }
+        agreement::check(&self.group, "data", &entries)?;
+        let (samples, ranks) = (train.num_samples(), self.group.world_size());
+        if samples < ranks {
+            return Err(TrainError::TooFewSamples { split: "training", samples, ranks });
+        }
+        Ok(())
+    }
+
+    fn start<M: Learnable>(
+        &mut self,
+        model: M,
+        train: &dyn BatchSource<Batch = M::Batch>,
+    ) -> Result<Run<'_, M>, TrainError> {
+        let device = model.devices().into_iter().next().unwrap_or_default().without_autodiff();
+        let nominal = train.batch_size() as f64;
+        let mut parallel = self.config.parallel.clone();
+        parallel.reduction = GradientReduction::PerSample { nominal };
+        let parallel = DataParallel::new(model, &self.group, parallel)?;
+        let shard = Shard { index: self.group.rank(), count: self.group.world_size() };
+        let total = Length::of(&self.config, train, shard).total_steps;
+        Ok(Run {
+            control: self.group.duplicate("control")?,
+            optimizer: optimizer::build(&self.config.optimizer)?,
+            schedule: self.config.schedule(total),
+            config: &self.config,
+            callbacks: &mut self.callbacks,
+            stop: &self.stop,
+            parallel,
+            device,
+            position: Position::default(),
+            times: StepTimes::default(),
+            local: LocalMetrics::default(),
+            pending: None,
+            epoch_metrics: Metrics::default(),
+            valid_metrics: None,
+            samples: 0,
+            first_step_at: None,
+            stopped: false,
+        })
+    }
+}
+
+/// Errors that every rank has found by itself at the same point.
+fn seen_by_all(error: &TrainError) -> bool {
+    use bonfire_parallel::ParallelError;
+    matches!(
+        error,
+        TrainError::RanksDisagree { .. }
+            | TrainError::TooFewSamples { .. }
+            | TrainError::LossNotFinite { .. }
+            | TrainError::ParametersDiffer { .. }
+            | TrainError::OtherRank { .. }
+            | TrainError::Checkpoint(_)
+            | TrainError::Comm(_)
+            | TrainError::Parallel(ParallelError::ModelsDiffer { .. })
+            | TrainError::Parallel(ParallelError::NothingToTrain)
+            | TrainError::Parallel(ParallelError::UnusedParameters { .. })
+            | TrainError::Parallel(ParallelError::Comm(_))
+    )
+}

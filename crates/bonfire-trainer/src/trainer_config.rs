@@ -1,0 +1,146 @@
+use crate::config::{
+    Budget, CheckpointPlan, OptimizerPlan, Plan, Schedule, ScheduleKind, SchedulePlan,
+};
+use bonfire_parallel::{DataParallelConfig, GradientReduction};
+use std::path::PathBuf;
+
+/// What [`Trainer`](crate::Trainer) needs to know, made in code or from a recipe's
+/// [`Plan`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainerConfig {
+    /// Seed of everything random inside a step. Default 0.
+    pub seed: u64,
+    /// When training ends. Default 10 epochs.
+    pub budget: Budget,
+    /// Micro-batches per optimizer step. Default 1.
+    pub accumulate_grad_batches: usize,
+    /// Optimizer steps between two reports of metrics. Default 50.
+    pub log_every_n_steps: u64,
+    /// Epochs between two validations; 0 validates only at the end. Default 1.
+    pub check_val_every_n_epochs: u64,
+    /// The optimizer.
+    pub optimizer: OptimizerPlan,
+    /// The course of the learning rate. Default constant.
+    pub schedule: SchedulePlan,
+    /// Settings of the data-parallel layer; the trainer sets its `reduction`.
+    pub parallel: DataParallelConfig,
+    /// When checkpoints are made. Default: every epoch, the last 3 are kept.
+    pub checkpoint: CheckpointPlan,
+    /// Folder of the checkpoints. Default: none are made.
+    pub checkpoint_folder: Option<PathBuf>,
+    /// A checkpoint, a folder of checkpoints or a run folder to continue from.
+    pub resume: Option<PathBuf>,
+    /// What ranks compare before the first step, beside the data.
+    pub agreement: Vec<(String, String)>,
+}
+
+impl TrainerConfig {
+    /// Makes the default configuration around an optimizer.
+    pub fn new(optimizer: OptimizerPlan) -> Self {
+        Self {
+            seed: 0,
+            budget: Budget::Epochs(10),
+            accumulate_grad_batches: 1,
+            log_every_n_steps: 50,
+            check_val_every_n_epochs: 1,
+            optimizer,
+            schedule: SchedulePlan {
+                kind: ScheduleKind::Constant,
+                warmup_steps: 0,
+                warmup_start_factor: 0.1,
+                min_lr: 0.0,
+            },
+            parallel: DataParallelConfig::default(),
+            checkpoint: CheckpointPlan { every_n_steps: None, every_n_epochs: 1, keep_last: 3 },
+            checkpoint_folder: None,
+            resume: None,
+            agreement: Vec::new(),
+        }
+    }
+
+    /// Takes everything from a recipe's plan.
+    pub fn from_plan(plan: &Plan) -> Self {
+        const MIB: f64 = 1024.0 * 1024.0;
+        Self {
+            seed: plan.seed,
+            budget: plan.train.budget,
+            accumulate_grad_batches: plan.train.accumulate_grad_batches,
+            log_every_n_steps: plan.train.log_every_n_steps,
+            check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
+            schedule: plan.schedule,
+            parallel: DataParallelConfig {
+                bucket_cap_mb: plan.distributed.bucket_cap_bytes as f64 / MIB,
+                first_bucket_mb: plan.distributed.first_bucket_bytes as f64 / MIB,
+                find_unused_parameters: plan.distributed.find_unused_parameters,
+                broadcast_buffers: plan.distributed.broadcast_buffers,
+                reduction: GradientReduction::default(),
+            },
+            checkpoint: plan.checkpoint,
+            agreement: plan.agreement_entries(),
+            ..Self::new(plan.optimizer)
+        }
+    }
+
+    /// Sets the seed.
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Trains for a number of epochs.
+    pub fn with_max_epochs(self, epochs: u64) -> Self {
+        Self { budget: Budget::Epochs(epochs), ..self }
+    }
+
+    /// Trains for a number of optimizer steps.
+    pub fn with_max_steps(self, steps: u64) -> Self {
+        Self { budget: Budget::Steps(steps), ..self }
+    }
+
+    /// Sets the micro-batches per optimizer step.
+    pub fn with_accumulate_grad_batches(self, accumulate_grad_batches: usize) -> Self {
+        Self { accumulate_grad_batches, ..self }
+    }
+
+    /// Sets the optimizer steps between two reports of metrics.
+    pub fn with_log_every_n_steps(self, log_every_n_steps: u64) -> Self {
+        Self { log_every_n_steps, ..self }
+    }
+
+    /// Makes checkpoints in a folder.
+    pub fn with_checkpoints(self, folder: impl Into<PathBuf>) -> Self {
+        Self { checkpoint_folder: Some(folder.into()), ..self }
+    }
+
+    /// Continues from a checkpoint, a folder of checkpoints or a run folder.
+    pub fn with_resume(self, path: impl Into<PathBuf>) -> Self {
+        Self { resume: Some(path.into()), ..self }
+    }
+
+    pub(crate) fn schedule(&self, total_steps: u64) -> Schedule {
+        Schedule::new(self.schedule, self.optimizer.lr(), total_steps)
+    }
+
+    /// What ranks compare when no recipe gave a list.
+    pub(crate) fn entries(&self) -> Vec<(String, String)> {
+        if !self.agreement.is_empty() {
+            return self.agreement.clone();
+        }
+        vec![
+            ("seed".to_string(), self.seed.to_string()),
+            ("train.budget".to_string(), format!("{:?}", self.budget)),
+            (
+                "train.accumulate_grad_batches".to_string(),
+                self.accumulate_grad_batches.to_string(),
+            ),
+            ("train.log_every_n_steps".to_string(), self.log_every_n_steps.to_string()),
+            (
+                "train.check_val_every_n_epochs".to_string(),
+                self.check_val_every_n_epochs.to_string(),
+            ),
+            ("optimizer".to_string(), format!("{:?}", self.optimizer)),
+            ("schedule".to_string(), format!("{:?}", self.schedule)),
+            ("distributed".to_string(), format!("{:?}", self.parallel)),
+            ("checkpoint".to_string(), format!("{:?}", self.checkpoint)),
+        ]
+    }
+}
