@@ -58,7 +58,7 @@ impl Autoencoder {
         let images: Tensor<2> = batch.images.flatten(1, 3);
         let error = self.forward(images.clone()) - images;
         let absolute = error.clone().abs().mean().mul_scalar(samples as f64);
-        let loss = error.powi_scalar(2).mean();
+        let loss = error.square().mean();
         // The trainer reports sum / count over all ranks, exact for batches of any size.
         StepOutput::mean(loss, samples).with_metric("absolute_error", absolute, samples as f64)
     }

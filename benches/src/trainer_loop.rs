@@ -1,0 +1,67 @@
+//! The same training in the `Trainer`, as one rank of a group.
+
+use crate::stopwatch::Stopwatch;
+use crate::task::{LEARNING_RATE, LOG_EVERY, loader, model};
+use crate::{Options, Result};
+use bonfire::comm::{InitOptions, ProcessGroup, RankEnv, init_process_group};
+use bonfire::trainer::config::OptimizerPlan;
+use bonfire::trainer::{Callback, StepEnd, StopFlag, TrainError, Trainer, TrainerConfig};
+use burn::tensor::Device;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+/// Trains until the time is over; returns images per second over all ranks, on rank 0.
+pub(crate) fn run(options: &Options) -> Result<Option<f64>> {
+    let group = match RankEnv::detect()? {
+        Some(env) => {
+            let timeout = Duration::from_secs(60);
+            init_process_group(&env, InitOptions::default().with_timeout(timeout))?
+        }
+        None => ProcessGroup::single(),
+    };
+    let first = group.rank() == 0;
+    let device = Device::flex();
+    let loader = loader(&device, options.workers);
+    let model = model(&device)?;
+
+    let optimizer = OptimizerPlan::Sgd {
+        lr: LEARNING_RATE,
+        momentum: 0.0,
+        dampening: 0.0,
+        weight_decay: 0.0,
+        nesterov: false,
+    };
+    let config =
+        TrainerConfig::new(optimizer).with_max_steps(u64::MAX).with_log_every_n_steps(LOG_EVERY);
+    let (sender, figures) = channel();
+    let stop = StopFlag::new();
+    let mut trainer = Trainer::new(config, group).with_stop_flag(stop.clone());
+    if first {
+        let stopwatch = Stopwatch::new(options.measured()?);
+        trainer = trainer.with_callback(Timer { stopwatch, stop, sender });
+    }
+    trainer.fit(model, &loader, None)?;
+    Ok(figures.try_iter().last())
+}
+
+/// Stops the run when the time is over.
+struct Timer {
+    stopwatch: Stopwatch,
+    stop: StopFlag,
+    sender: Sender<f64>,
+}
+
+impl Callback for Timer {
+    fn name(&self) -> &str {
+        "timer"
+    }
+
+    fn on_step_end(&mut self, end: &StepEnd) -> std::result::Result<(), TrainError> {
+        if self.stopwatch.step(end.samples) && !self.stop.is_set() {
+            self.stop.stop();
+            // The receiver outlives the run.
+            drop(self.sender.send(self.stopwatch.images_per_s()));
+        }
+        Ok(())
+    }
+}
