@@ -7,7 +7,7 @@ use bonfire::comm::{InitOptions, ProcessGroup, RankEnv, init_process_group};
 use bonfire::trainer::config::OptimizerPlan;
 use bonfire::trainer::{Callback, StepEnd, StopFlag, TrainError, Trainer, TrainerConfig};
 use burn::tensor::Device;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Trains until the time is over; returns images per second over all ranks, on rank 0.
@@ -33,22 +33,22 @@ pub(crate) fn run(options: &Options) -> Result<Option<f64>> {
     };
     let config =
         TrainerConfig::new(optimizer).with_max_steps(u64::MAX).with_log_every_n_steps(LOG_EVERY);
-    let (sender, figures) = channel();
+    let figure = Arc::new(OnceLock::new());
     let stop = StopFlag::new();
     let mut trainer = Trainer::new(config, group).with_stop_flag(stop.clone());
     if first {
         let stopwatch = Stopwatch::new(options.measured()?);
-        trainer = trainer.with_callback(Timer { stopwatch, stop, sender });
+        trainer = trainer.with_callback(Timer { stopwatch, stop, figure: figure.clone() });
     }
     trainer.fit(model, &loader, None)?;
-    Ok(figures.try_iter().last())
+    Ok(figure.get().copied())
 }
 
 /// Stops the run when the time is over.
 struct Timer {
     stopwatch: Stopwatch,
     stop: StopFlag,
-    sender: Sender<f64>,
+    figure: Arc<OnceLock<f64>>,
 }
 
 impl Callback for Timer {
@@ -57,10 +57,9 @@ impl Callback for Timer {
     }
 
     fn on_step_end(&mut self, end: &StepEnd) -> std::result::Result<(), TrainError> {
-        if self.stopwatch.step(end.samples) && !self.stop.is_set() {
+        if self.stopwatch.step(end.samples) {
+            self.figure.get_or_init(|| self.stopwatch.images_per_s());
             self.stop.stop();
-            // The receiver outlives the run.
-            drop(self.sender.send(self.stopwatch.images_per_s()));
         }
         Ok(())
     }

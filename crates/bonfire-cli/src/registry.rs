@@ -1,6 +1,6 @@
 use crate::CliError;
-use crate::worker::{Rank, train_model};
 use crate::exit::Outcome;
+use crate::worker::{Rank, train_model};
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError};
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::{ConfigError, Plan, RunConfig};

@@ -1,18 +1,20 @@
 //! One rank of a run, from reading the data to the summary.
 
+use crate::CliError;
 use crate::args::TrainArgs;
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
 use crate::report::{Header, print_table};
-use crate::CliError;
 use bonfire_comm::ProcessGroup;
 use bonfire_data::{DataLoader, IdxImages, LoaderConfig, Padding, Split};
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::{Plan, PrecisionMode};
 use bonfire_trainer::run_folder::Summary;
-use bonfire_trainer::{ImageCollate, ProgressPrinter, RunFolder, Trainer, TrainerConfig};
+use bonfire_trainer::{
+    ImageCollate, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
+};
 use burn::tensor::{Device, FloatDType};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +47,8 @@ pub(crate) fn train_model<C: ModelConfig>(
     config.resume = rank.args.resume.clone();
     let folder = run_folder(plan, &rank, first)?;
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
-    config.checkpoint_folder = Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));
+    config.checkpoint_folder =
+        Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));
     let mut trainer = Trainer::new(config, rank.group.clone())
         .with_callback(ProgressPrinter::new(plan.log.interval))
         .with_stop_flag(rank.interrupt.stop_flag());
@@ -128,7 +131,9 @@ fn init_model<C: ModelConfig>(
     device.seed(plan.seed);
     let device = device.clone().autodiff();
     let model = model_config.init(data.shape, data.num_classes, &device)?;
-    Ok(burn::module::Module::materialize(model))
+    // Burn draws a parameter's values when they are first looked at: look now, in this turn.
+    drop(bonfire_tensor::parameters::inspect(&model).map_err(TrainError::from)?);
+    Ok(model)
 }
 
 struct Data {
@@ -142,11 +147,8 @@ impl Data {
     fn open(plan: &Plan, device: &Device) -> Result<Self, CliError> {
         let train = IdxImages::open_folder(&plan.data.path, Split::Train)?;
         let valid = IdxImages::open_folder(&plan.data.path, Split::Test)?;
-        let shape = ImageShape {
-            channels: train.channels(),
-            height: train.rows(),
-            width: train.cols(),
-        };
+        let shape =
+            ImageShape { channels: train.channels(), height: train.rows(), width: train.cols() };
         let num_classes = train.num_classes();
         let normalize = plan.data.normalize.map(|normalize| (normalize.mean, normalize.std));
         let collate = Arc::new(ImageCollate::new(shape, normalize, device));

@@ -32,7 +32,10 @@ pub(crate) fn check_models_agree(
 }
 
 fn describe(spec: &ParameterSpec) -> String {
-    format!("parameter \"{}\" of shape {:?} {:?} {:?}", spec.path, spec.shape, spec.dtype, spec.role)
+    format!(
+        "parameter \"{}\" of shape {:?} {:?} {:?}",
+        spec.path, spec.shape, spec.dtype, spec.role
+    )
 }
 
 fn first_difference(texts: &[String]) -> Option<ParallelError> {

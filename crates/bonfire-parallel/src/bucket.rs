@@ -116,8 +116,7 @@ mod tests {
     #[test]
     fn buckets_fill_in_reverse_and_close_at_their_capacity() {
         let quarter = 64 * 1024; // elements of f32 in 0.25 MiB
-        let specs: Vec<_> =
-            (0..6).map(|k| spec(&format!("p{k}"), quarter, DType::F32)).collect();
+        let specs: Vec<_> = (0..6).map(|k| spec(&format!("p{k}"), quarter, DType::F32)).collect();
         let layout = BucketLayout::new(&specs, 0.5, 0.75);
         let paths: Vec<Vec<&str>> = layout
             .buckets()

@@ -405,10 +405,7 @@ impl<M: Module> DataParallel<M> {
         let flat = &self.flat;
         self.model = parameters::set_trainable(self.model.clone(), |parameter| {
             let (bucket, segment) = layout.place(parameter)?;
-            Some((
-                flat[bucket].clone(),
-                layout.buckets()[bucket].segments[segment].range.clone(),
-            ))
+            Some((flat[bucket].clone(), layout.buckets()[bucket].segments[segment].range.clone()))
         });
     }
 

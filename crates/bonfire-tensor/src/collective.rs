@@ -82,6 +82,55 @@ impl TensorCollective {
         reduced.reshape(shape)
     }
 
+    /// Takes the tensor through host memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn run_cube(
+        &self,
+        tensor: FloatTensor<burn_cubecl::Cube>,
+    ) -> FloatTensor<burn_cubecl::Cube> {
+        use burn::backend::ops::FloatTensorOps;
+        use burn::backend::{Backend, TensorMetadata};
+        use burn_cubecl::Cube;
+
+        let shape = tensor.shape();
+        let flat = burn::tensor::Shape::new([shape.num_elements()]);
+        let flat = Tensor::<1>::from_primitive::<Cube>(Cube::float_reshape(tensor.clone(), flat));
+        let device = flat.device();
+        let reduced = crate::host::to_host(flat).and_then(|mut buffer| {
+            self.reduce_buffer(&mut buffer)?;
+            Ok(crate::host::flat_from_host(buffer, &device))
+        });
+        match reduced.map(|reduced| reduced.try_into_primitive::<Cube>()) {
+            Ok(Ok(reduced)) => Cube::float_reshape(reduced, shape),
+            Ok(Err(error)) => {
+                self.group.abort(&format!("{error:?}"));
+                tensor
+            }
+            Err(error) => {
+                self.group.abort(&error.to_string());
+                tensor
+            }
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn reduce_buffer(&self, buffer: &mut bonfire_comm::HostBuffer) -> Result<(), TensorError> {
+        use bonfire_comm::HostBuffer;
+        let result = match buffer {
+            HostBuffer::F32(values) => self.group.all_reduce(values, self.op),
+            HostBuffer::F64(values) => self.group.all_reduce(values, self.op),
+            HostBuffer::F16(values) => self.group.all_reduce(values, self.op),
+            HostBuffer::BF16(values) => self.group.all_reduce(values, self.op),
+            _ => Ok(()),
+        };
+        if let Err(error) = &result {
+            let mut failure =
+                self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *failure = Some(error.clone());
+        }
+        Ok(result?)
+    }
+
     fn reduce<E: HostFloat>(&self, flat: FloatTensor<Flex>) -> FloatTensor<Flex> {
         let mut host = HostTensorMut::from_primitive(flat);
         if let Some(values) = host.slice_mut::<E>()

@@ -5,7 +5,9 @@ use bonfire_comm::{CommError, DType};
 #[non_exhaustive]
 pub enum TensorError {
     /// Happens when a tensor has an element type that has no place on the wire.
-    #[error("element type {dtype} of {what} cannot travel between ranks; use f32, f64, f16 or bf16")]
+    #[error(
+        "element type {dtype} of {what} cannot travel between ranks; use f32, f64, f16 or bf16"
+    )]
     UnsupportedDType {
         /// What the tensor is.
         what: String,

@@ -9,12 +9,12 @@ use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::Checkpoi
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-#[cfg(feature = "cuda")]
-use burn_cubecl::Cube;
 use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor,
     DispatchTensorKind, Flex, backend_extension,
 };
+#[cfg(feature = "cuda")]
+use burn_cubecl::Cube;
 
 /// Operations of Bonfire on a backend.
 #[backend_extension(Cube: cfg(feature = "cuda"), Flex, Autodiff)]
@@ -93,7 +93,7 @@ impl BonfireOps for Cube {
     }
 
     fn collective(tensor: FloatTensor<Self>, collective: TensorCollective) -> FloatTensor<Self> {
-        collective.run_through_host::<Cube>(tensor)
+        collective.run_cube(tensor)
     }
 }
 

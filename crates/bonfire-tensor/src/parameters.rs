@@ -229,7 +229,8 @@ impl ModuleVisitor for Reader {
 /// [`StateError`] for an entry whose shape or type differs, or that the module does not have.
 pub fn write<M: Module>(model: M, state: State) -> Result<M, TensorError> {
     drop(model.valid());
-    let mut writer = Writer { path: ModulePath::default(), state, tied: HashMap::new(), error: None };
+    let mut writer =
+        Writer { path: ModulePath::default(), state, tied: HashMap::new(), error: None };
     let mut written = HashSet::new();
     for spec in inspect(&model)? {
         written.insert(spec.path);

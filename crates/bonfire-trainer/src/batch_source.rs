@@ -1,4 +1,6 @@
-use bonfire_data::{Batches, Collate, DataError, DataLoader, Dataset, DatasetDigest, Padding, Shard};
+use bonfire_data::{
+    Batches, Collate, DataError, DataLoader, Dataset, DatasetDigest, Padding, Shard,
+};
 
 /// Data that the trainer can go through; a [`DataLoader`] is one.
 pub trait BatchSource {

@@ -1,6 +1,6 @@
 //! The parts of a run around its steps: epochs, validation, checkpoints, the end.
 
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Manifest, MODEL_PREFIX};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, MODEL_PREFIX, Manifest};
 use crate::config::Budget;
 use crate::evaluate::evaluate;
 use crate::learnable::Learnable;
@@ -179,9 +179,8 @@ impl<M: Learnable> Run<'_, M> {
     /// All ranks.
     pub(crate) fn resume(&mut self) -> Result<(), TrainError> {
         let Some(path) = self.config.resume.clone() else { return Ok(()) };
-        let bytes = rank_zero_tells(&self.control.clone(), || {
-            Ok(checkpoint::load(&path)?.to_bytes()?)
-        })?;
+        let bytes =
+            rank_zero_tells(&self.control.clone(), || Ok(checkpoint::load(&path)?.to_bytes()?))?;
         let Checkpoint { manifest, mut state } = Checkpoint::from_bytes(&bytes)?;
         self.check_continuation(&manifest)?;
         self.parallel.load_model_state(state.take_under(MODEL_PREFIX))?;

@@ -105,8 +105,7 @@ impl LocalMetrics {
 
 fn scalar(tensor: Tensor<1>) -> Result<f64, TrainError> {
     let values = tensor.cast(DType::F64).try_into_vec_as::<f64>();
-    let values =
-        values.map_err(|error| TrainError::ReadMetric { reason: format!("{error:?}") })?;
+    let values = values.map_err(|error| TrainError::ReadMetric { reason: format!("{error:?}") })?;
     Ok(values.into_iter().sum())
 }
 
@@ -122,8 +121,7 @@ impl PendingMetrics {
     /// # Collective
     /// All ranks of the group, in the same order.
     pub(crate) fn start(group: &ProcessGroup, local: Metrics) -> Result<Self, TrainError> {
-        let values: Vec<f64> =
-            local.0.iter().flat_map(|value| [value.sum, value.count]).collect();
+        let values: Vec<f64> = local.0.iter().flat_map(|value| [value.sum, value.count]).collect();
         let names = local.0.into_iter().map(|value| value.name).collect();
         let work = group.start_all_reduce(HostBuffer::from(values), ReduceOp::Sum)?;
         Ok(Self { names, work })
@@ -133,11 +131,8 @@ impl PendingMetrics {
     pub(crate) fn finish(self) -> Result<Metrics, TrainError> {
         let values = self.work.wait()?.into_vec::<f64>()?;
         let pairs = self.names.into_iter().zip(values.chunks_exact(2));
-        let value = |(name, pair): (String, &[f64])| MetricValue {
-            name,
-            sum: pair[0],
-            count: pair[1],
-        };
+        let value =
+            |(name, pair): (String, &[f64])| MetricValue { name, sum: pair[0], count: pair[1] };
         Ok(Metrics(pairs.map(value).collect()))
     }
 }

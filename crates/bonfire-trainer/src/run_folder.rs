@@ -170,8 +170,7 @@ impl MetricsFile {
         let names = match &self.names {
             Some(names) => names.clone(),
             None => {
-                let names: Vec<String> =
-                    metrics.0.iter().map(|value| value.name.clone()).collect();
+                let names: Vec<String> = metrics.0.iter().map(|value| value.name.clone()).collect();
                 let head = ["phase", "epoch", "step", "learning_rate", "images_per_s"];
                 let head = head.into_iter().map(str::to_string).chain(names.clone());
                 self.write(head.collect())?;
@@ -207,8 +206,7 @@ impl Callback for MetricsFile {
     }
 
     fn on_report(&mut self, report: &Report) -> Result<(), TrainError> {
-        (self.learning_rate, self.images_per_s) =
-            (report.learning_rate, report.samples_per_second);
+        (self.learning_rate, self.images_per_s) = (report.learning_rate, report.samples_per_second);
         if report.metrics.loss().is_none() {
             return Ok(());
         }

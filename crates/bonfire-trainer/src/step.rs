@@ -26,9 +26,9 @@ impl<M: Learnable> Run<'_, M> {
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
         self.times.time(Part::CommWait, || self.parallel.synchronize())?;
-        let done = self.times.time(Part::Optimizer, || {
-            self.parallel.step(self.optimizer.as_mut(), learning_rate)
-        })?;
+        let done = self
+            .times
+            .time(Part::Optimizer, || self.parallel.step(self.optimizer.as_mut(), learning_rate))?;
 
         self.position.step += 1;
         self.samples += samples;

@@ -128,10 +128,7 @@ impl TrainerConfig {
         vec![
             ("seed".to_string(), self.seed.to_string()),
             ("train.budget".to_string(), format!("{:?}", self.budget)),
-            (
-                "train.accumulate_grad_batches".to_string(),
-                self.accumulate_grad_batches.to_string(),
-            ),
+            ("train.accumulate_grad_batches".to_string(), self.accumulate_grad_batches.to_string()),
             ("train.log_every_n_steps".to_string(), self.log_every_n_steps.to_string()),
             (
                 "train.check_val_every_n_epochs".to_string(),

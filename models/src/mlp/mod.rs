@@ -49,10 +49,8 @@ impl MlpConfig {
         let mut sizes = vec![image.channels * image.height * image.width];
         sizes.extend(&self.hidden);
         sizes.push(num_classes);
-        let layers = sizes
-            .windows(2)
-            .map(|pair| LinearConfig::new(pair[0], pair[1]).init(device))
-            .collect();
+        let layers =
+            sizes.windows(2).map(|pair| LinearConfig::new(pair[0], pair[1]).init(device)).collect();
         Ok(Mlp { layers })
     }
 }

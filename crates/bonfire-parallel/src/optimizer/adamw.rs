@@ -92,9 +92,10 @@ impl FlatOptimizer for AdamW {
             rate: 0.0,
             bias: (bias(self.config.betas.0), bias(self.config.betas.1)),
         };
-        let moments = self.moments.remove(&bucket).unwrap_or_else(|| {
-            [update.parameters.zeros_like(), update.parameters.zeros_like()]
-        });
+        let moments = self
+            .moments
+            .remove(&bucket)
+            .unwrap_or_else(|| [update.parameters.zeros_like(), update.parameters.zeros_like()]);
         let (parameters, moments) = apply(update, moments, |rate| Step { rate, ..step })?;
         self.moments.insert(bucket, moments);
         Ok(parameters)
@@ -117,8 +118,10 @@ impl FlatOptimizer for AdamW {
     }
 
     fn set_slot(&mut self, bucket: usize, name: &str, values: Tensor<1>) {
-        let moments =
-            self.moments.entry(bucket).or_insert_with(|| [values.zeros_like(), values.zeros_like()]);
+        let moments = self
+            .moments
+            .entry(bucket)
+            .or_insert_with(|| [values.zeros_like(), values.zeros_like()]);
         match name {
             FIRST => moments[0] = values,
             SECOND => moments[1] = values,

@@ -96,7 +96,8 @@ impl<const STATE: usize> HostUpdate<STATE> {
         gradients: Tensor<1>,
         state: [Tensor<1>; STATE],
     ) -> Result<Self, ParallelError> {
-        let state: Option<Vec<HostTensorMut>> = state.map(HostTensorMut::take).into_iter().collect();
+        let state: Option<Vec<HostTensorMut>> =
+            state.map(HostTensorMut::take).into_iter().collect();
         let state = state.and_then(|state| state.try_into().ok());
         match (HostTensorMut::take(parameters), HostTensorMut::take(gradients), state) {
             (Some(parameters), Some(gradients), Some(state)) => {

@@ -88,8 +88,7 @@ impl FlatOptimizer for Sgd {
         }
         let momentum =
             self.momentum.remove(&bucket).unwrap_or_else(|| update.parameters.zeros_like());
-        let (parameters, [momentum]) =
-            apply(update, [momentum], |rate| Step { rate, ..step })?;
+        let (parameters, [momentum]) = apply(update, [momentum], |rate| Step { rate, ..step })?;
         self.momentum.insert(bucket, momentum);
         Ok(parameters)
     }

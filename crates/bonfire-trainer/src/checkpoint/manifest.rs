@@ -58,8 +58,11 @@ impl Manifest {
 
     pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self, CheckpointError> {
         let path = path.to_path_buf();
-        let invalid =
-            |reason: String| CheckpointError::Invalid { path: path.clone(), kind: "manifest", reason };
+        let invalid = |reason: String| CheckpointError::Invalid {
+            path: path.clone(),
+            kind: "manifest",
+            reason,
+        };
         let manifest: Self =
             serde_json::from_slice(bytes).map_err(|error| invalid(error.to_string()))?;
         if manifest.format != Self::FORMAT {

@@ -71,7 +71,11 @@ impl Checkpoint {
             });
             let Some((part, rest)) = cut else {
                 let reason = "it ends too early".to_string();
-                return Err(CheckpointError::Invalid { path: path.into(), kind: "message", reason });
+                return Err(CheckpointError::Invalid {
+                    path: path.into(),
+                    kind: "message",
+                    reason,
+                });
             };
             bytes = rest;
             Ok(part)

@@ -1,0 +1,43 @@
+//! The project's chores, as one program: `cargo xtask --help` lists them.
+#![allow(clippy::print_stdout, reason = "a program for people at a terminal")]
+
+mod bench;
+mod bonfire;
+mod cargo;
+mod check;
+mod record;
+mod soak;
+
+use clap::Parser;
+use std::error::Error;
+use std::process::ExitCode;
+
+/// What a chore came to.
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Chores of the project, in the order in which they are needed.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Chore {
+    /// Checks format, lints and documentation, and runs all tests.
+    Check,
+    /// Measures training loops side by side, and the start of a run.
+    Bench(bench::Args),
+    /// Trains a recipe again and again, and checks that it comes out right.
+    Soak(soak::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Chore::parse() {
+        Chore::Check => check::run_all(),
+        Chore::Bench(args) => bench::run(&args),
+        Chore::Soak(args) => soak::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
