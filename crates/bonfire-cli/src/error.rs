@@ -3,6 +3,7 @@ use bonfire_comm::CommError;
 use bonfire_data::DataError;
 use bonfire_models::ModelError;
 use bonfire_trainer::TrainError;
+use bonfire_trainer::checkpoint::CheckpointError;
 use bonfire_trainer::config::ConfigError;
 
 /// Why a command failed.
@@ -64,14 +65,17 @@ impl CliError {
     pub(crate) fn is_known_to_all(&self) -> bool {
         match self {
             Self::Config(_) | Self::Model(_) | Self::Data(_) | Self::Precision { .. } => true,
-            Self::Engine { .. } => true,
+            Self::Engine { .. } | Self::Comm(CommError::Poisoned { .. }) => true,
+            Self::Train(error) if error.is_of_another_rank() => true,
             Self::Train(error) => matches!(
                 error,
                 TrainError::Config(_)
                     | TrainError::RanksDisagree { .. }
                     | TrainError::TooFewSamples { .. }
                     | TrainError::LossNotFinite { .. }
-                    | TrainError::OtherRank { .. }
+                    | TrainError::Checkpoint(
+                        CheckpointError::WorldSize { .. } | CheckpointError::Configuration { .. }
+                    )
             ),
             _ => false,
         }

@@ -1,5 +1,6 @@
 use crate::CliError;
 use crate::process::rank_of_this_process;
+use crate::report::say;
 use std::process::ExitCode;
 
 /// How a command ended.
@@ -30,14 +31,15 @@ pub(crate) fn code(result: Result<Outcome, CliError>) -> ExitCode {
 }
 
 fn tell(error: &CliError) {
-    let rank = rank_of_this_process();
-    if let Some(path) = std::env::var_os("BONFIRE_ERROR_FILE")
-        && let Err(reason) = std::fs::write(&path, error.to_string())
+    let error_file = std::env::var_os("BONFIRE_ERROR_FILE");
+    if let Some(path) = &error_file
+        && let Err(reason) = std::fs::write(path, error.to_string())
     {
-        eprintln!("writing the error file {} failed: {reason}", path.display());
+        say(format_args!("writing the error file {} failed: {reason}", path.display()));
     }
-    // What all ranks find by themselves is said once.
-    if rank.is_none_or(|rank| rank == 0) || !error.is_known_to_all() {
-        eprintln!("error: {error}");
+    // Of ranks with one launcher, rank 0 says what all know; ranks started by hand may differ.
+    let said_by_rank_0 = error_file.is_some() && rank_of_this_process().is_some_and(|rank| rank > 0);
+    if !said_by_rank_0 || !error.is_known_to_all() {
+        say(format_args!("error: {error}"));
     }
 }

@@ -3,6 +3,7 @@ use crate::args::TrainArgs;
 use crate::exit::Outcome;
 use crate::launch::{Exit, WorkerSpec, run_workers};
 use crate::process::launch_time;
+use crate::report::say;
 use crate::worker::default_run_folder;
 use bonfire_comm::{StoreOptions, StoreServer};
 use bonfire_trainer::config::Plan;
@@ -42,8 +43,10 @@ pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outc
     if let Some(failure) = &outcome.failure {
         // A rank that could still speak has said why; a killed one could not.
         match failure.exit {
-            Exit::Signal(_) => eprintln!("error: {}", outcome.summary),
-            Exit::Code(code) => eprintln!("rank {} failed with exit code {code}", failure.rank),
+            Exit::Signal(_) => say(format_args!("error: {}", outcome.summary)),
+            Exit::Code(code) => {
+                say(format_args!("rank {} failed with exit code {code}", failure.rank));
+            }
         }
     }
     match outcome.exit_code {

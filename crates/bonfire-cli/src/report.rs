@@ -27,8 +27,13 @@ impl Header {
     }
 
     pub(crate) fn print(&self) {
-        eprintln!("{}", self.0);
+        say(&self.0);
     }
+}
+
+/// Prints a line to standard error; a closed one is nobody's loss.
+pub(crate) fn say(line: impl std::fmt::Display) {
+    drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// Prints the run's figures to standard output; a closed output is nobody's loss.

@@ -90,8 +90,10 @@ fn rank(
     interrupt: &Interrupt,
     threads: usize,
 ) -> Result<Outcome, CliError> {
-    let rank = Rank { group, args, interrupt, threads };
-    recipe.model.train(&recipe.config, &recipe.plan, rank)
+    let rank = Rank { group: group.clone(), args, interrupt, threads };
+    let result = recipe.model.train(&recipe.config, &recipe.plan, rank);
+    // The others would only see that this rank left.
+    result.inspect_err(|error| group.abort(&error.to_string()))
 }
 
 fn install_interrupt() -> Result<Interrupt, CliError> {

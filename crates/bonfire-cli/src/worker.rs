@@ -6,7 +6,7 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
-use crate::report::{Header, print_table};
+use crate::report::{Header, print_table, say};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::{DataLoader, IdxImages, LoaderConfig, Padding, Split};
 use bonfire_nn::ImageShape;
@@ -102,7 +102,7 @@ fn run_folder(plan: &Plan, rank: &Rank<'_>, first: bool) -> Result<Option<RunFol
     }
     let path = rank.args.out.clone().unwrap_or_else(|| default_run_folder(&plan.name));
     let folder = RunFolder::create(path)?;
-    eprintln!("run folder {}", folder.path().display());
+    say(format_args!("run folder {}", folder.path().display()));
     Ok(Some(folder))
 }
 

@@ -257,7 +257,7 @@ impl<M: Module> DataParallel<M> {
         };
         let rates = self.segment_rates(learning_rate)?;
         let mut old = Vec::with_capacity(self.flat.len());
-        for bucket in 0..self.flat.len() {
+        for (bucket, rates) in rates.iter().enumerate() {
             let gradients = flat_from_host(self.reducer.take(bucket)?, &self.device);
             let segments = &self.reducer.layout().buckets()[bucket].segments;
             let new = optimizer.step(
@@ -267,7 +267,7 @@ impl<M: Module> DataParallel<M> {
                     gradients,
                     gradient_scale,
                     segments,
-                    rates: &rates[bucket],
+                    rates,
                 },
             )?;
             old.push(std::mem::replace(&mut self.flat[bucket], new));

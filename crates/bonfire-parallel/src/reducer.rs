@@ -7,6 +7,8 @@
 //!   into the bucket's memory;
 //! - InFlight: in the communicating micro-batch, all gradients of the bucket are there *and* all
 //!   earlier buckets were launched; the engine owns the memory;
+//! - Full, only the last bucket on an engine with blocking calls: the backward pass ends with it, so
+//!   handing it to another thread would hide nothing and cost two changes of threads;
 //! - Reduced: the engine has given it back.
 //!
 //! ORDER: buckets are launched strictly in their layout's order, which is the same on every rank.
@@ -23,6 +25,7 @@ pub(crate) struct Reducer {
     op: ReduceOp,
     /// Whether two more elements behind the last bucket carry the window's totals to all ranks.
     in_band: bool,
+    blocking_calls: bool,
     window: Mutex<Window>,
 }
 
@@ -58,6 +61,8 @@ struct Slot {
 enum Memory {
     Gathering(HostBuffer),
     InFlight(Work),
+    /// Full, and the next to be reduced, by the thread that waits for it.
+    Full(HostBuffer),
     Reduced(HostBuffer),
     /// With the optimizer, or lost to a failure.
     Away,
@@ -76,6 +81,7 @@ impl Reducer {
         // A 16-bit element does not hold a count exactly.
         let last = layout.buckets().last().map(|bucket| bucket.dtype);
         let in_band = matches!(last, Some(DType::F32 | DType::F64));
+        let blocking_calls = group.capabilities().blocking_host_calls;
         let slots = layout.buckets().iter().map(Slot::new).collect();
         let window = Window {
             slots,
@@ -84,7 +90,7 @@ impl Reducer {
             totals: Totals::default(),
             error: None,
         };
-        let reducer = Self { layout, group, op, in_band, window: Mutex::new(window) };
+        let reducer = Self { layout, op, in_band, blocking_calls, window: Mutex::new(window), group };
         for bucket in 0..reducer.layout.buckets().len() {
             reducer.recycle(bucket, None);
         }
@@ -138,6 +144,10 @@ impl Reducer {
         for slot in &mut window.slots {
             slot.memory = match std::mem::replace(&mut slot.memory, Memory::Away) {
                 Memory::InFlight(work) => Memory::Reduced(work.wait()?.into_host()?),
+                Memory::Full(mut memory) => {
+                    self.reduce_here(&mut memory)?;
+                    Memory::Reduced(memory)
+                }
                 Memory::Reduced(memory) => Memory::Reduced(memory),
                 other => {
                     slot.memory = other;
@@ -228,9 +238,24 @@ impl Reducer {
             if self.memory_len(bucket) > self.layout.buckets()[bucket].num_elements() {
                 write_totals(&mut memory, window.totals);
             }
-            let work = self.group.start_all_reduce(Buffer::Host(memory), self.op)?;
-            window.slots[bucket].memory = Memory::InFlight(work);
+            let last = bucket + 1 == window.slots.len();
+            window.slots[bucket].memory = if last && self.blocking_calls {
+                Memory::Full(memory)
+            } else {
+                Memory::InFlight(self.group.start_all_reduce(Buffer::Host(memory), self.op)?)
+            };
             window.next_launch += 1;
+        }
+        Ok(())
+    }
+
+    fn reduce_here(&self, memory: &mut HostBuffer) -> Result<(), ParallelError> {
+        match memory {
+            HostBuffer::F32(values) => self.group.all_reduce(values, self.op)?,
+            HostBuffer::F64(values) => self.group.all_reduce(values, self.op)?,
+            HostBuffer::F16(values) => self.group.all_reduce(values, self.op)?,
+            HostBuffer::BF16(values) => self.group.all_reduce(values, self.op)?,
+            _ => {}
         }
         Ok(())
     }

@@ -119,6 +119,16 @@ impl From<TensorError> for TrainError {
 }
 
 impl TrainError {
+    /// Whether another rank failed first, and says so itself.
+    pub fn is_of_another_rank(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherRank { .. }
+                | Self::Comm(CommError::Poisoned { .. })
+                | Self::Parallel(ParallelError::Comm(CommError::Poisoned { .. }))
+        )
+    }
+
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

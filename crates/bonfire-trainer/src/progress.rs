@@ -1,5 +1,6 @@
 use crate::{Callback, EpochEnd, FitStart, Metrics, Report, StepEnd, TrainError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Shows a run's progress on standard error, on rank 0 only: a bar on a terminal, else a line every
@@ -44,7 +45,8 @@ impl ProgressPrinter {
     fn line(&mut self, text: &str) {
         match &self.output {
             Some(Output::Bar(bar)) => bar.println(text),
-            Some(Output::Lines) => eprintln!("{text}"),
+            // A closed standard error must not end the run.
+            Some(Output::Lines) => drop(writeln!(std::io::stderr(), "{text}")),
             None => {}
         }
         self.last_line = Instant::now();
