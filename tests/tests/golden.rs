@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use bonfire_comm::ProcessGroup;
+use bonfire_tensor::state::Stateful;
 use bonfire_tests::training::{comparable_steps, numbers};
 use bonfire_tests::{Precision, Rule, Training, as_rank, assert_close, golden, results, run_ranks};
 use burn::tensor::Device;
@@ -37,7 +38,7 @@ fn training_matches(precision: Precision, test: &str) {
 
 fn train_and_compare(group: &ProcessGroup, device: &Device, rule: Rule, precision: Precision) {
     let mut training = Training::new(group, device, rule, 1).unwrap();
-    training.parallel.load_model_state(golden::initial_state(precision)).unwrap();
+    training.parallel.load_state(golden::initial_state(precision)).unwrap();
     let losses: Vec<f64> =
         golden::batches().iter().map(|batch| training.step(batch).unwrap()).collect();
 
@@ -47,7 +48,7 @@ fn train_and_compare(group: &ProcessGroup, device: &Device, rule: Rule, precisio
     let what = format!("{} {} loss", rule.name(), precision.name());
     assert_close(&what, &losses[..steps], &expected[..steps], tolerance);
     if precision == Precision::F64 {
-        let parameters = numbers(&training.parallel.model_state().unwrap());
+        let parameters = numbers(&training.parallel.state().unwrap());
         for path in golden::PARAMETERS {
             let expected = golden::expected(rule.name(), precision, path);
             let what = format!("{} {path}", rule.name());

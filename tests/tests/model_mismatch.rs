@@ -4,6 +4,7 @@
 
 use bonfire_comm::ProcessGroup;
 use bonfire_parallel::{DataParallel, DataParallelConfig, FlatOptimizer, ParallelError};
+use bonfire_tensor::state::Stateful;
 use bonfire_tests::training::{mlp, numbers, small_buckets};
 use bonfire_tests::{Precision, Rule, as_rank, results, run_ranks};
 use burn::module::Module;
@@ -67,12 +68,12 @@ fn train_with_unused_parameters(group: &ProcessGroup) -> u64 {
     let device = Precision::F32.device();
     let config = DataParallelConfig { find_unused_parameters: true, ..small_buckets() };
     let mut parallel = DataParallel::new(Branches::new(3, &device), group, config).unwrap();
-    let before = numbers(&parallel.model_state().unwrap());
+    let before = numbers(&parallel.state().unwrap());
     let mut optimizer = Rule::Sgd.optimizer();
     for _ in 0..3 {
         step(&mut parallel, optimizer.as_mut(), 2 - group.rank(), &device).unwrap();
     }
-    for (path, after) in numbers(&parallel.model_state().unwrap()) {
+    for (path, after) in numbers(&parallel.state().unwrap()) {
         // Weight decay would change it, were it updated with a gradient of zero.
         let unused = path.starts_with("branches.2.");
         assert_eq!(after == before[&path], unused, "{path}");

@@ -7,6 +7,7 @@ use bonfire_comm::ProcessGroup;
 use bonfire_models::Mlp;
 use bonfire_nn::{ImageClassifier, cross_entropy};
 use bonfire_parallel::{DataParallel, DataParallelConfig, GradientReduction, LossReduction};
+use bonfire_tensor::state::Stateful;
 use bonfire_tests::training::{HIDDEN, mlp, numbers, small_buckets};
 use bonfire_tests::{Precision, Rule, Samples, as_rank, assert_close, results, run_ranks};
 use burn::tensor::{Device, Tensor};
@@ -119,7 +120,7 @@ fn step(
     let gradients = gradients(&parallel);
     let mut optimizer = Rule::Sgd.optimizer();
     let report = parallel.step(optimizer.as_mut(), Rule::Sgd.learning_rate()).unwrap();
-    let parameters = numbers(&parallel.model_state().unwrap());
+    let parameters = numbers(&parallel.state().unwrap());
     Outcome { gradients, parameters, weight: report.weight }
 }
 

@@ -38,7 +38,8 @@ fn tell(error: &CliError) {
         say(format_args!("writing the error file {} failed: {reason}", path.display()));
     }
     // Of ranks with one launcher, rank 0 says what all know; ranks started by hand may differ.
-    let said_by_rank_0 = error_file.is_some() && rank_of_this_process().is_some_and(|rank| rank > 0);
+    let said_by_rank_0 =
+        error_file.is_some() && rank_of_this_process().is_some_and(|rank| rank > 0);
     if !said_by_rank_0 || !error.is_known_to_all() {
         say(format_args!("error: {error}"));
     }

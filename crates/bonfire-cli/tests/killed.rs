@@ -17,7 +17,7 @@ fn training() -> Running {
 }
 
 fn check_killed(rank: usize) {
-    let mut running = training();
+    let running = training();
     running.signal_rank(rank, Signal::SIGKILL);
     let start = Instant::now();
     let ended = running.wait();
@@ -54,7 +54,7 @@ fn ranks_die_with_their_launcher() {
 
 #[test]
 fn a_second_interrupt_ends_ranks_that_cannot_save() {
-    let mut running = training();
+    let running = training();
     running.signal_rank(1, Signal::SIGSTOP);
     running.signal(Signal::SIGINT);
     std::thread::sleep(Duration::from_millis(300));

@@ -1,13 +1,14 @@
 use crate::agreement::check_models_agree;
 use crate::bucket::BucketLayout;
-use crate::optimizer::{FlatOptimizer, FlatUpdate};
+use crate::optimizer::{FlatOptimizer, FlatUpdate, OptimizerState};
 use crate::reducer::Reducer;
 use crate::{DataParallelConfig, GradientReduction, LossReduction, ParallelError};
 use bonfire_comm::{HostBuffer, ProcessGroup, ReduceOp};
+use bonfire_tensor::TensorError;
 use bonfire_tensor::hook::{Anchors, GradientSink, hook_parameters};
 use bonfire_tensor::host::{flat_from_host, reclaim, view};
 use bonfire_tensor::parameters::{self, ParameterSpec, Role};
-use bonfire_tensor::state::{HostTensor, State};
+use bonfire_tensor::state::{HostTensor, State, StateError, Stateful};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use std::sync::Arc;
@@ -318,29 +319,6 @@ impl<M: Module> DataParallel<M> {
         Ok(())
     }
 
-    /// Reads parameters and buffers, keyed by module path.
-    ///
-    /// # Errors
-    /// When a tensor cannot be read.
-    pub fn model_state(&self) -> Result<State, ParallelError> {
-        Ok(parameters::read(&self.model, |_| true)?)
-    }
-
-    /// Replaces parameters and buffers by those of a state with the same paths and shapes.
-    ///
-    /// # Errors
-    /// [`StateError`](bonfire_tensor::state::StateError) naming what does not fit.
-    pub fn load_model_state(&mut self, state: State) -> Result<(), ParallelError> {
-        for spec in &self.specs {
-            if !state.tensors.contains_key(&spec.path) {
-                let name = spec.path.clone();
-                let kind = "tensor";
-                return Err(bonfire_tensor::state::StateError::Missing { kind, name }.into());
-            }
-        }
-        self.adopt(state)
-    }
-
     /// Fingerprint of all parameters in path order; equal on ranks that hold the same bits.
     ///
     /// # Errors
@@ -350,27 +328,10 @@ impl<M: Module> DataParallel<M> {
         Ok(parameters::fingerprint(&state))
     }
 
-    /// Optimizer state split by module path, so that it does not depend on the buckets.
-    ///
-    /// # Errors
-    /// When a tensor cannot be read.
-    pub fn optimizer_state(&self, optimizer: &dyn FlatOptimizer) -> Result<State, ParallelError> {
-        crate::optimizer::state_by_path(optimizer, self.reducer.layout())
-    }
-
-    /// Restores what [`optimizer_state`](Self::optimizer_state) made.
-    ///
-    /// # Errors
-    /// [`StateError`](bonfire_tensor::state::StateError) naming what does not fit.
-    pub fn load_optimizer_state(
-        &self,
-        optimizer: &mut dyn FlatOptimizer,
-        state: State,
-    ) -> Result<(), ParallelError> {
-        let lens: Vec<usize> =
-            (0..self.flat.len()).map(|bucket| self.reducer.memory_len(bucket)).collect();
-        let layout = self.reducer.layout();
-        crate::optimizer::load_by_path(optimizer, layout, &lens, &self.device, state)
+    /// The state of an optimizer of this model's buckets, by module path.
+    pub fn optimizer_state<'a>(&self, optimizer: &'a mut dyn FlatOptimizer) -> OptimizerState<'a> {
+        let lens = (0..self.flat.len()).map(|bucket| self.reducer.memory_len(bucket)).collect();
+        OptimizerState::new(optimizer, self.reducer.layout().clone(), lens, self.device.clone())
     }
 
     fn accepts_unused(&self) -> bool {
@@ -378,7 +339,7 @@ impl<M: Module> DataParallel<M> {
     }
 
     /// Makes the model's parameters views of fresh buckets that hold `state`'s values.
-    fn adopt(&mut self, state: State) -> Result<(), ParallelError> {
+    fn adopt(&mut self, state: State) -> Result<(), TensorError> {
         self.replica = None;
         self.model = parameters::write(self.model.clone(), state.clone())?;
         let layout = self.reducer.layout();
@@ -421,6 +382,22 @@ impl<M: Module> DataParallel<M> {
         let mut flags = flags.into_iter();
         let mut rate = |_: &bool| (flags.next() == Some(1)).then_some(learning_rate);
         Ok(used.iter().map(|bucket| bucket.iter().map(&mut rate).collect()).collect())
+    }
+}
+
+/// Parameters and buffers by module path.
+impl<M: Module> Stateful for DataParallel<M> {
+    fn state(&self) -> Result<State, TensorError> {
+        parameters::read(&self.model, |_| true)
+    }
+
+    fn load_state(&mut self, state: State) -> Result<(), TensorError> {
+        for spec in &self.specs {
+            if !state.tensors.contains_key(&spec.path) {
+                return Err(StateError::Missing { kind: "tensor", name: spec.path.clone() }.into());
+            }
+        }
+        self.adopt(state)
     }
 }
 

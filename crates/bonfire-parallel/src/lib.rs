@@ -16,4 +16,6 @@ pub use bucket::{BucketLayout, Segment};
 pub use config::{DataParallelConfig, GradientReduction, LossReduction};
 pub use data_parallel::{DataParallel, StepReport};
 pub use error::ParallelError;
-pub use optimizer::{AdamW, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, Sgd, SgdConfig};
+pub use optimizer::{
+    AdamW, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Sgd, SgdConfig,
+};

@@ -90,7 +90,8 @@ impl Reducer {
             totals: Totals::default(),
             error: None,
         };
-        let reducer = Self { layout, op, in_band, blocking_calls, window: Mutex::new(window), group };
+        let reducer =
+            Self { layout, op, in_band, blocking_calls, window: Mutex::new(window), group };
         for bucket in 0..reducer.layout.buckets().len() {
             reducer.recycle(bucket, None);
         }

@@ -88,8 +88,8 @@ impl TensorCollective {
         &self,
         tensor: FloatTensor<burn_cubecl::Cube>,
     ) -> FloatTensor<burn_cubecl::Cube> {
+        use burn::backend::TensorMetadata;
         use burn::backend::ops::FloatTensorOps;
-        use burn::backend::{Backend, TensorMetadata};
         use burn_cubecl::Cube;
 
         let shape = tensor.shape();
@@ -140,5 +140,50 @@ impl TensorCollective {
             *self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
         }
         host.into_primitive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bonfire_comm::local;
+    use burn::tensor::Device;
+
+    /// Rank r has x = [r + 1, 1] and the loss sum(y * y) / 2 of y = reduced x.
+    fn forward_and_backward(op: ReduceOp) -> Vec<(Vec<f32>, Vec<f32>)> {
+        local::spawn(3, |group| {
+            let device = Device::flex().autodiff();
+            let first = group.rank() as f32 + 1.0;
+            let x = Tensor::<2>::from_data([[first], [1.0]], &device).require_grad();
+            let y = all_reduce(x.clone(), &group, op).unwrap();
+            let mut gradients = (y.clone() * y.clone()).sum().div_scalar(2.0).backward();
+            let gradient = x.grad_remove(&mut gradients).unwrap();
+            let values = |t: Tensor<2>| t.inner().try_into_vec_as::<f32>().unwrap();
+            (values(y), values(gradient))
+        })
+    }
+
+    #[test]
+    fn a_sum_and_its_gradient_go_over_all_ranks() {
+        for (y, gradient) in forward_and_backward(ReduceOp::Sum) {
+            assert_eq!(y, [6.0, 3.0]);
+            // The loss of every rank depends on every x: 3 ranks, each with dL/dy = y.
+            assert_eq!(gradient, [18.0, 9.0]);
+        }
+    }
+
+    #[test]
+    fn a_mean_and_its_gradient_go_over_all_ranks() {
+        for (y, gradient) in forward_and_backward(ReduceOp::Mean) {
+            assert_eq!(y, [2.0, 1.0]);
+            assert_eq!(gradient, [2.0, 1.0]);
+        }
+    }
+
+    #[test]
+    fn a_maximum_has_no_derivative() {
+        let x = Tensor::<1>::zeros([2], &Device::flex());
+        let error = all_reduce(x, &ProcessGroup::single(), ReduceOp::Max).unwrap_err();
+        assert!(error.to_string().contains("Max"), "{error}");
     }
 }

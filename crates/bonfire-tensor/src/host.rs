@@ -317,3 +317,50 @@ impl<E: HostFloat> Strided<'_, E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flat_tensor_uses_the_buffer_s_memory_and_gives_it_back() {
+        let buffer = HostBuffer::from(vec![1.0f32, 2.0, 3.0]);
+        let address = buffer.as_bytes().as_ptr();
+        let flat = flat_from_host(buffer, &Device::flex());
+        let part = view::<2>(&flat, 1..3, [1, 2]);
+        assert_eq!(part.clone().try_into_vec_as::<f32>().unwrap(), [2.0, 3.0]);
+        assert!(reclaim(flat.clone()).is_none(), "others hold it");
+        drop(part);
+        let back = reclaim(flat).unwrap();
+        assert_eq!(back.as_bytes().as_ptr(), address);
+    }
+
+    #[test]
+    fn elements_in_any_order_are_written_row_by_row() {
+        let values: Vec<f32> = (0..24).map(|k| k as f32).collect();
+        let data = TensorData::new(values, [2, 3, 4]);
+        let tensor = Tensor::<3>::from_data(data, &Device::flex());
+        let cases = [
+            tensor.clone().swap_dims(0, 2),
+            tensor.clone().flip([1]),
+            tensor.clone().slice([0..2, 1..3, 0..4]).swap_dims(1, 2),
+            tensor.clone().slice([1..2, 2..3, 3..4]),
+        ];
+        for case in cases {
+            let expected = case.clone().try_into_vec_as::<f32>().unwrap();
+            let mut output = vec![-1.0f32; expected.len()];
+            copy_to(case.clone(), &mut output).unwrap();
+            assert_eq!(output, expected);
+            write_dispatch(case.into_dispatch(), &mut output, true).unwrap();
+            assert_eq!(output, expected.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn other_lengths_and_types_are_refused() {
+        let tensor = Tensor::<1>::zeros([3], &Device::flex());
+        assert!(copy_to(tensor.clone(), &mut [0.0f32; 2]).is_err());
+        let error = copy_to(tensor, &mut [0.0f64; 3]).unwrap_err().to_string();
+        assert!(error.contains("F64") && error.contains("F32"), "{error}");
+    }
+}

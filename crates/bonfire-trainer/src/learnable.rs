@@ -12,6 +12,9 @@ pub trait Learnable: Module {
     type Batch: Send + 'static;
 
     /// Computes loss and metrics of a micro-batch; the trainer runs the backward pass.
+    ///
+    /// Layers such as dropout and batch normalisation train only on inputs with autodiff: give the
+    /// first layer a tensor of `context.device`, or `batch.images.autodiff()`.
     fn training_step(&self, batch: Self::Batch, context: &StepContext) -> StepOutput;
 
     /// Computes loss and metrics of a batch of validation data; called on the model without
@@ -32,7 +35,7 @@ pub struct StepContext {
     pub rank: usize,
     /// Processes in the group.
     pub world_size: usize,
-    /// Where batches and model lie, without autodiff.
+    /// Where the model lies; with autodiff in a training step only.
     pub device: Device,
 }
 
@@ -85,7 +88,7 @@ impl<M: ImageClassifier> Learnable for M {
     type Batch = ImageBatch;
 
     fn training_step(&self, batch: ImageBatch, _context: &StepContext) -> StepOutput {
-        classify(self, batch)
+        classify(self, ImageBatch { images: batch.images.autodiff(), ..batch })
     }
 
     fn validation_step(&self, batch: ImageBatch, _context: &StepContext) -> StepOutput {

@@ -3,7 +3,7 @@
 use crate::checkpoint::{self, Checkpoint, CheckpointError, MODEL_PREFIX, Manifest};
 use crate::config::Budget;
 use crate::evaluate::evaluate;
-use crate::learnable::Learnable;
+use crate::learnable::{Learnable, StepContext};
 use crate::metrics::Metrics;
 use crate::position::Position;
 use crate::run::Run;
@@ -106,7 +106,7 @@ impl<M: Learnable> Run<'_, M> {
         let step = self.position.step;
         self.notify(|callback| callback.on_validation_start(epoch))?;
         self.parallel.synchronize_buffers()?;
-        let context = self.context(0);
+        let context = StepContext { device: self.device.clone(), ..self.context(0) };
         let metrics = evaluate(self.parallel.model(), valid, &self.control, &context)?;
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
         self.valid_metrics = Some(metrics);
@@ -161,11 +161,11 @@ impl<M: Learnable> Run<'_, M> {
         }
     }
 
-    fn state(&self) -> Result<State, TrainError> {
+    fn state(&mut self) -> Result<State, TrainError> {
         let mut state = State::default();
-        state.insert_under(MODEL_PREFIX, self.parallel.model_state()?);
-        let optimizer = self.parallel.optimizer_state(self.optimizer.as_ref())?;
-        state.insert_under("optimizer", optimizer);
+        state.insert_under(MODEL_PREFIX, self.parallel.state()?);
+        let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut());
+        state.insert_under("optimizer", optimizer.state()?);
         state.insert_under("position", self.position.state()?);
         for callback in self.callbacks.iter() {
             state.insert_under(&format!("callback.{}", callback.name()), callback.state()?);
@@ -183,9 +183,9 @@ impl<M: Learnable> Run<'_, M> {
             rank_zero_tells(&self.control.clone(), || Ok(checkpoint::load(&path)?.to_bytes()?))?;
         let Checkpoint { manifest, mut state } = Checkpoint::from_bytes(&bytes)?;
         self.check_continuation(&manifest)?;
-        self.parallel.load_model_state(state.take_under(MODEL_PREFIX))?;
-        let optimizer = state.take_under("optimizer");
-        self.parallel.load_optimizer_state(self.optimizer.as_mut(), optimizer)?;
+        self.parallel.load_state(state.take_under(MODEL_PREFIX))?;
+        let mut optimizer = self.parallel.optimizer_state(self.optimizer.as_mut());
+        optimizer.load_state(state.take_under("optimizer"))?;
         self.position.load_state(state.take_under("position"))?;
         for callback in self.callbacks.iter_mut() {
             let part = state.take_under(&format!("callback.{}", callback.name()));

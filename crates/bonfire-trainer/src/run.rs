@@ -46,6 +46,7 @@ impl<M: Learnable> Run<'_, M> {
         Shard { index: self.control.rank(), count: self.control.world_size() }
     }
 
+    /// The context of a training step.
     pub(crate) fn context(&self, micro_batch: usize) -> StepContext {
         StepContext {
             epoch: self.position.epoch,
@@ -53,7 +54,7 @@ impl<M: Learnable> Run<'_, M> {
             micro_batch,
             rank: self.control.rank(),
             world_size: self.control.world_size(),
-            device: self.device.clone(),
+            device: self.device.clone().autodiff(),
         }
     }
 

@@ -1,13 +1,20 @@
 //! What `Trainer::fit` comes to, on ranks that are threads.
 
-#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 mod support;
 
 use bonfire_comm::{HostBuffer, ProcessGroup, local};
+use bonfire_nn::ImageClassifier;
 use bonfire_trainer::config::CheckpointPlan;
-use bonfire_trainer::{FitReport, TrainError, TrainerConfig, checkpoint};
-use support::{Line, SGD, line, loader, normalized, numbers, parameters, points, trainer};
+use bonfire_trainer::{
+    FitReport, ImageBatch, Learnable, StepContext, TrainError, TrainerConfig, checkpoint,
+};
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+use support::{
+    Line, Normalized, SGD, line, loader, normalized, numbers, parameters, points, trainer,
+};
 
 fn fit(group: &ProcessGroup, config: TrainerConfig, batch_size: usize) -> FitReport<Line> {
     let (train, valid) = (loader(points(13), batch_size), loader(points(7), batch_size));
@@ -111,7 +118,6 @@ fn more_ranks_than_samples_are_refused() {
 #[test]
 fn running_statistics_are_equal_on_all_ranks_and_saved() {
     let folder = tempfile::tempdir().unwrap();
-    // Batches of 4, 4 and 5 samples: every rank sees others, and each has a last batch.
     let reports = local::spawn(3, |group| {
         let config = TrainerConfig::new(SGD).with_max_epochs(2).with_checkpoints(folder.path());
         let data = loader(points(24), 4);
@@ -128,6 +134,41 @@ fn running_statistics_are_equal_on_all_ranks_and_saved() {
         assert_eq!(numbers(&norm.running_var.value_sync()), saved("running_var"));
         assert_ne!(saved("running_mean"), vec![0.0; 3], "statistics were gathered");
     }
+}
+
+/// A classifier whose first layer behaves differently in training.
+#[derive(Module, Debug)]
+struct Images {
+    inner: Normalized,
+}
+
+impl ImageClassifier for Images {
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.inner.norm.forward(images).flatten(1, 3)
+    }
+}
+
+#[test]
+fn the_first_layer_of_a_classifier_trains_in_training_only() {
+    let device = Device::flex();
+    let model = Images { inner: normalized() };
+    let batch = || ImageBatch {
+        images: Tensor::ones([2, 3, 1, 1], &device),
+        targets: Tensor::<1, Int>::zeros([2], &device),
+    };
+    let context = StepContext {
+        epoch: 0,
+        step: 0,
+        micro_batch: 0,
+        rank: 0,
+        world_size: 1,
+        device: device.clone(),
+    };
+    let mean = || numbers(&model.inner.norm.running_mean.value_sync());
+    model.valid().validation_step(batch(), &context);
+    assert_eq!(mean(), [0.0; 3]);
+    model.training_step(batch(), &context);
+    assert_eq!(mean(), [0.1; 3]);
 }
 
 #[test]

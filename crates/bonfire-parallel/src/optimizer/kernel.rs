@@ -200,3 +200,66 @@ impl Pieces {
         Tensor::cat(self.parts, 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Segment;
+    use burn::tensor::Device;
+
+    /// A kernel that mixes everything it is given.
+    struct Mix(f64);
+
+    impl Kernel<1> for Mix {
+        fn host<E: KernelFloat>(
+            &self,
+            parameters: &[E],
+            gradients: &mut [E],
+            [state]: [&mut [E]; 1],
+        ) {
+            for ((g, s), p) in gradients.iter_mut().zip(state).zip(parameters) {
+                *s += *g;
+                *g = *p - E::from_f64(self.0) * *s;
+            }
+        }
+
+        fn device(
+            &self,
+            parameters: Tensor<1>,
+            gradients: Tensor<1>,
+            [state]: [Tensor<1>; 1],
+        ) -> (Tensor<1>, [Tensor<1>; 1]) {
+            let state = state + gradients;
+            (parameters - state.clone().mul_scalar(self.0), [state])
+        }
+    }
+
+    #[test]
+    fn host_memory_and_tensor_operations_agree() {
+        let tensor = |factor: f32| {
+            let values: Vec<f32> = (0..9).map(|k| factor * k as f32).collect();
+            Tensor::<1>::from_data(values.as_slice(), &Device::flex())
+        };
+        let segment = |range: Range<usize>| Segment {
+            path: String::new(),
+            shape: vec![range.len()],
+            range,
+            parameter: 0,
+        };
+        let segments = [segment(0..2), segment(2..5), segment(5..7)];
+        let parameters = tensor(1.0);
+        let update = || FlatUpdate {
+            parameters: &parameters,
+            gradients: tensor(0.25),
+            gradient_scale: 1.0,
+            segments: &segments,
+            rates: &[Some(0.5), None, Some(2.0)],
+        };
+        let (a, [state_a]) = on_host(update(), [tensor(3.0)], Mix).unwrap();
+        let (b, [state_b]) = on_device(update(), [tensor(3.0)], Mix);
+        let values = |t: Tensor<1>| t.try_into_vec_as::<f32>().unwrap();
+        assert_eq!(values(a.clone())[2..5], [2.0, 3.0, 4.0]);
+        assert_eq!(values(a), values(b));
+        assert_eq!(values(state_a), values(state_b));
+    }
+}

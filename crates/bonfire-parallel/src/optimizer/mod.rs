@@ -13,7 +13,7 @@ mod slots;
 pub use adamw::{AdamW, AdamWConfig};
 pub use burn_adapter::BurnOptimizer;
 pub use sgd::{Sgd, SgdConfig};
-pub(crate) use slots::{load_by_path, state_by_path};
+pub use slots::OptimizerState;
 
 use crate::ParallelError;
 use crate::bucket::Segment;
@@ -91,3 +91,6 @@ fn not_negative(name: &'static str, value: f64) -> Result<(), ParallelError> {
     let reason = "it must be a finite number of at least 0";
     Err(ParallelError::OptimizerSetting { name, value: value.to_string(), reason })
 }
+
+#[cfg(test)]
+mod tests;

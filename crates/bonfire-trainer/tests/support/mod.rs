@@ -118,7 +118,7 @@ impl Learnable for Normalized {
 
 /// The numbers of a tensor.
 pub fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
-    tensor.clone().without_autodiff().into_data().to_vec().unwrap()
+    tensor.clone().without_autodiff().into_data().try_to_vec().unwrap()
 }
 
 /// The parameters of a line.
