@@ -1,9 +1,11 @@
+use crate::signals::is_ignored;
 use bonfire_trainer::StopFlag;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Turns the first SIGINT or SIGTERM into a request to stop, and a second SIGINT into the end.
+/// Turns the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 into a request to stop, and a second SIGINT
+/// into the end.
 pub(crate) struct Interrupt {
     asked: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -19,7 +21,11 @@ impl Interrupt {
         let signal = Arc::new(AtomicUsize::new(0));
         // ORDER: the end is registered first, so that it sees only earlier requests.
         signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, asked.clone())?;
-        for number in [SIGINT, SIGTERM] {
+        // Asks for a report in other programs: it must not end this one.
+        signal_hook::flag::register(SIGUSR2, Arc::new(AtomicBool::new(false)))?;
+        let stops = [SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+        // What nohup has the process ignore stays ignored.
+        for number in stops.into_iter().filter(|number| *number != SIGHUP || !is_ignored(SIGHUP)) {
             signal_hook::flag::register_usize(number, signal.clone(), number as usize)?;
             signal_hook::flag::register(number, asked.clone())?;
         }

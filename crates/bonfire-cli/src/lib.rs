@@ -16,6 +16,7 @@ mod launcher;
 mod process;
 mod registry;
 mod report;
+mod signals;
 mod train;
 mod worker;
 

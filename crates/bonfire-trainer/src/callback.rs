@@ -1,6 +1,5 @@
 use crate::{Metrics, TrainError};
-use bonfire_tensor::TensorError;
-use bonfire_tensor::state::State;
+use bonfire_tensor::state::Stateful;
 
 /// What is known when a run starts.
 #[derive(Debug, Clone)]
@@ -161,19 +160,8 @@ pub trait Callback: Send {
     /// When the run fails; the error is returned from `fit` afterwards.
     fn on_exception(&mut self, _error: &TrainError) {}
 
-    /// State that a checkpoint keeps.
-    ///
-    /// # Errors
-    /// When a tensor cannot be read.
-    fn state(&self) -> Result<State, TensorError> {
-        Ok(State::default())
-    }
-
-    /// Restores what [`state`](Self::state) made.
-    ///
-    /// # Errors
-    /// When the state does not fit.
-    fn load_state(&mut self, state: State) -> Result<(), TensorError> {
-        Ok(state.finish()?)
+    /// The state that a checkpoint keeps, if the callback has any.
+    fn stateful(&mut self) -> Option<&mut dyn Stateful> {
+        None
     }
 }

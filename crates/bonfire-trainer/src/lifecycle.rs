@@ -138,6 +138,11 @@ impl<M: Learnable> Run<'_, M> {
     /// All ranks.
     fn save_checkpoint(&mut self) -> Result<Option<PathBuf>, TrainError> {
         let Some(folder) = self.config.checkpoint_folder.clone() else { return Ok(None) };
+        if let Some((position, place)) = &self.saved
+            && *position == self.position
+        {
+            return Ok(place.clone());
+        }
         self.parallel.synchronize_buffers()?;
         let control = self.control.clone();
         let mut place = None;
@@ -147,6 +152,7 @@ impl<M: Learnable> Run<'_, M> {
             place = Some(checkpoint::save(&folder, checkpoint, keep_last)?);
             Ok(Vec::new())
         })?;
+        self.saved = Some((self.position, place.clone()));
         Ok(place)
     }
 
@@ -167,8 +173,11 @@ impl<M: Learnable> Run<'_, M> {
         let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut());
         state.insert_under("optimizer", optimizer.state()?);
         state.insert_under("position", self.position.state()?);
-        for callback in self.callbacks.iter() {
-            state.insert_under(&format!("callback.{}", callback.name()), callback.state()?);
+        for callback in self.callbacks.iter_mut() {
+            let name = format!("callback.{}", callback.name());
+            if let Some(callback) = callback.stateful() {
+                state.insert_under(&name, callback.state()?);
+            }
         }
         Ok(state)
     }
@@ -189,7 +198,9 @@ impl<M: Learnable> Run<'_, M> {
         self.position.load_state(state.take_under("position"))?;
         for callback in self.callbacks.iter_mut() {
             let part = state.take_under(&format!("callback.{}", callback.name()));
-            callback.load_state(part)?;
+            if let Some(callback) = callback.stateful() {
+                callback.load_state(part)?;
+            }
         }
         tracing::info!(step = self.position.step, epoch = self.position.epoch, "resumed");
         Ok(())
@@ -218,6 +229,8 @@ impl<M: Learnable> Run<'_, M> {
         let parameters_xxh3 = self.parallel.fingerprint()?;
         check_fingerprints(&self.control, parameters_xxh3)?;
         self.notify(|callback| callback.on_fit_end())?;
+        // No rank reports success before all of them have come this far.
+        self.control.barrier()?;
         Ok(FitReport {
             model: self.parallel.model().clone(),
             world_size: self.control.world_size(),

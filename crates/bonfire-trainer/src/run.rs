@@ -8,6 +8,7 @@ use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
 use burn::tensor::Device;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// One call of `fit`: everything that a training step touches.
@@ -32,6 +33,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) samples: u64,
     pub(crate) first_step_at: Option<SystemTime>,
     pub(crate) stopped: bool,
+    /// Where the run stood when it last saved, and the checkpoint (rank 0 only).
+    pub(crate) saved: Option<(Position, Option<PathBuf>)>,
 }
 
 /// Figures on their way over the ranks, and where the run stood when they left.

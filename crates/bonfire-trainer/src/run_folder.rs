@@ -11,7 +11,7 @@
 //! ```
 
 use crate::checkpoint::write_safetensors;
-use crate::{Callback, FitReport, Learnable, Metrics, Report, TimeShare, TrainError};
+use crate::{Callback, FitReport, FitStart, Learnable, Metrics, Report, TimeShare, TrainError};
 use bonfire_tensor::parameters;
 use serde::Serialize;
 use std::fs::File;
@@ -203,6 +203,22 @@ impl MetricsFile {
 impl Callback for MetricsFile {
     fn name(&self) -> &str {
         "metrics"
+    }
+
+    // A resumed run may continue a file that already goes beyond its checkpoint.
+    fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
+        let read = std::fs::read_to_string(&self.path);
+        let text = read.map_err(TrainError::io("reading", &self.path))?;
+        let step = |line: &str| line.split(',').nth(2).and_then(|step| step.parse::<u64>().ok());
+        let kept: Vec<&str> = text
+            .lines()
+            .filter(|line| step(line).is_none_or(|step| step <= fit.first_step))
+            .collect();
+        if kept.len() < text.lines().count() {
+            let text = kept.iter().map(|line| format!("{line}\n")).collect::<String>();
+            std::fs::write(&self.path, text).map_err(TrainError::io("writing", &self.path))?;
+        }
+        Ok(())
     }
 
     fn on_report(&mut self, report: &Report) -> Result<(), TrainError> {

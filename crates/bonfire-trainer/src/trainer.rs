@@ -111,6 +111,10 @@ impl Trainer {
         let end = Length::of(run.config, train, run.shard());
         let fit = run.fit_start(end);
         run.notify(|callback| callback.on_fit_start(&fit))?;
+        if end.reached(&run.position) {
+            // Resumed at its end: there are figures to report all the same.
+            run.validate_if_due(valid, end)?;
+        }
         while !run.stopped && !end.reached(&run.position) {
             run.epoch(train, end)?;
             if !run.stopped {
@@ -169,6 +173,7 @@ impl Trainer {
             samples: 0,
             first_step_at: None,
             stopped: false,
+            saved: None,
         })
     }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_tensor::TensorError;
-use bonfire_tensor::state::{Scalar, State};
+use bonfire_tensor::state::{Scalar, State, Stateful};
 use bonfire_trainer::{
     Callback, EpochEnd, FitReport, FitStart, Metrics, Report, StepEnd, StopFlag, TrainError,
     TrainerConfig,
@@ -231,6 +231,12 @@ impl Callback for Counter {
         Ok(())
     }
 
+    fn stateful(&mut self) -> Option<&mut dyn Stateful> {
+        Some(self)
+    }
+}
+
+impl Stateful for Counter {
     fn state(&self) -> Result<State, TensorError> {
         let mut state = State::default();
         state.scalars.insert("steps".into(), Scalar::Uint(*self.0.lock().unwrap()));

@@ -9,7 +9,7 @@
 //!   earliest failure is, and a rank killed by a signal goes before ranks that exited with an
 //!   error at nearly the same time, since those most likely report its loss.
 //! - **Signals reach the ranks.** SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are
-//!   forwarded, since a terminal's Ctrl-C reaches only the launcher's own process group. After a
+//!   forwarded (SIGHUP unless the launcher was started to ignore it, as `nohup` does), since a terminal's Ctrl-C reaches only the launcher's own process group. After a
 //!   forwarded signal (or exit code 75: saved, asks to be requeued), ranks that stop orderly are
 //!   waited for without a limit: a checkpoint may take long. A second SIGINT kills them.
 //! - **Nothing is left behind.** A rank is a process group; what remains of a group when its
@@ -27,6 +27,7 @@ mod supervise;
 mod tests;
 mod worker;
 
+use crate::signals::is_ignored;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -44,7 +45,10 @@ pub use spec::WorkerSpec;
 /// Happens when the workers could not be started; none is left running then. Ranks that fail are
 /// no error but a [`LaunchOutcome`].
 pub fn run_workers(spec: WorkerSpec) -> Result<LaunchOutcome, LaunchError> {
-    let forwarded = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+    let mut forwarded = vec![SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2];
+    if !is_ignored(SIGHUP) {
+        forwarded.push(SIGHUP);
+    }
     let mut signals = Signals::new(forwarded).map_err(|source| LaunchError::Signals { source })?;
     launch(&spec, &mut || signals.pending().collect())
 }

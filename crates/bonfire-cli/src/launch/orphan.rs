@@ -14,7 +14,7 @@ use nix::unistd::{Pid, getpid, getppid};
 pub(super) fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation.
-    // `prepare` makes three system calls (prctl, getppid, sigaction) and builds errors from
+    // `prepare` makes system calls only (prctl, getppid, sigaction) and builds errors from
     // numbers; `parent` is a copied integer.
     unsafe { command.pre_exec(move || prepare(parent)) };
 }
@@ -28,5 +28,11 @@ fn prepare(parent: Pid) -> io::Result<()> {
     }
     // SAFETY: ignoring a signal installs no handler that could run in a wrong state.
     unsafe { signal(Signal::SIGTTOU, SigHandler::SigIgn) }?;
+    // A shell has what it starts in the background ignore these; a worker gets them from its
+    // launcher only.
+    for ignored in [Signal::SIGINT, Signal::SIGQUIT] {
+        // SAFETY: as above.
+        unsafe { signal(ignored, SigHandler::SigDfl) }?;
+    }
     Ok(())
 }

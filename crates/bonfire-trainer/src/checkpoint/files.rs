@@ -2,6 +2,7 @@
 
 use super::CheckpointError;
 use super::manifest::FileEntry;
+use nix::fcntl::{AT_FDCWD, RenameFlags};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -29,6 +30,18 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
 
 pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
     std::fs::rename(from, to).map_err(CheckpointError::io("renaming to", to))
+}
+
+/// Puts a folder in the place of another, at once where the file system can exchange them.
+pub(super) fn replace_folder(new: &Path, place: &Path) -> Result<(), CheckpointError> {
+    if !place.exists() {
+        return rename(new, place);
+    }
+    if nix::fcntl::renameat2(AT_FDCWD, new, AT_FDCWD, place, RenameFlags::RENAME_EXCHANGE).is_ok() {
+        return remove_folder(new);
+    }
+    remove_folder(place)?;
+    rename(new, place)
 }
 
 /// Removes a folder that may not be there. Its manifest goes first, so that a half-removed

@@ -25,7 +25,7 @@ pub use manifest::{FileEntry, Manifest};
 pub use tensors::{read_safetensors, write_safetensors};
 
 use bonfire_tensor::state::State;
-use files::{remove_folder, rename, sync_folder, write_file};
+use files::{remove_folder, rename, replace_folder, sync_folder, write_file};
 use std::path::{Path, PathBuf};
 
 /// File names of a checkpoint.
@@ -116,8 +116,7 @@ pub fn save(
     sync_folder(&aside)?;
 
     let place = folder.join(&name);
-    remove_folder(&place)?;
-    rename(&aside, &place)?;
+    replace_folder(&aside, &place)?;
     let pointer = folder.join(".latest.partial");
     write_file(folder, ".latest.partial", name.as_bytes())?;
     rename(&pointer, &folder.join(LATEST))?;

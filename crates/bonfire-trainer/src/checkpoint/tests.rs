@@ -77,3 +77,15 @@ fn a_failed_save_leaves_the_former_checkpoint() {
     save(folder.path(), checkpoint(2), 3).unwrap();
     assert_eq!(load(folder.path()).unwrap().manifest.step, 2);
 }
+
+#[test]
+fn saving_the_same_step_again_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), checkpoint(5), 1).unwrap();
+    let mut again = checkpoint(5);
+    again.state.scalars.insert("best".into(), Scalar::Float(2.0));
+    save(folder.path(), again.clone(), 1).unwrap();
+    assert_eq!(load(folder.path()).unwrap().state, again.state);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 2, "a checkpoint and the pointer: {left:?}");
+}
