@@ -11,7 +11,7 @@ use support::{Ended, Running, SOON, Train, digits, free_port, idx};
 fn fail(trains: [Train; 2]) -> Vec<Ended> {
     let port = free_port();
     let start = |(rank, train): (usize, Train)| {
-        train.as_rank(rank, 2, port).env("BONFIRE_TOKEN", "test").within(SOON).start()
+        train.with_rank(rank, 2, port).env("BONFIRE_TOKEN", "test").within(SOON).start()
     };
     let ranks: Vec<Running> = trains.into_iter().enumerate().map(start).collect();
     let ended: Vec<Ended> = ranks.into_iter().map(Running::wait).collect();
@@ -54,7 +54,7 @@ fn data_that_one_rank_lacks_is_named_on_every_rank() {
 
 #[test]
 fn a_wrong_recipe_on_one_rank_is_told_by_that_rank() {
-    let ended = digits().set(&["train.max_epoch=1"]).as_rank(1, 2, free_port()).fail();
+    let ended = digits().set(&["train.max_epoch=1"]).with_rank(1, 2, free_port()).fail();
     ended.says_once(&["unknown key \"train.max_epoch\""]);
 }
 
@@ -62,12 +62,12 @@ fn a_wrong_recipe_on_one_rank_is_told_by_that_rank() {
 fn missing_variables_are_listed() {
     let ended = digits().env("RANK", "0").fail();
     ended.says_once(&["WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set, but RANK is"]);
-    let ended = digits().as_rank(0, 2, 1).env("WORLD_SIZE", "").fail();
+    let ended = digits().with_rank(0, 2, 1).env("WORLD_SIZE", "").fail();
     ended.says_once(&["WORLD_SIZE not set"]);
 }
 
 #[test]
 fn ranks_of_a_group_are_no_threads() {
-    let ended = digits().set(&["distributed.engine=local"]).as_rank(1, 2, free_port()).fail();
+    let ended = digits().set(&["distributed.engine=local"]).with_rank(1, 2, free_port()).fail();
     ended.says_once(&["distributed.engine = \"local\"", "RANK"]);
 }

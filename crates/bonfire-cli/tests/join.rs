@@ -18,7 +18,7 @@ fn ranks_of_another_launcher_train_as_ranks_of_our_own() {
     let port = free_port();
     // As torchrun does, without a token: they find one in a file.
     let ranks: Vec<Running> =
-        (0..2).map(|rank| digits().set(&[EPOCH]).as_rank(rank, 2, port).start()).collect();
+        (0..2).map(|rank| digits().set(&[EPOCH]).with_rank(rank, 2, port).start()).collect();
     let ended: Vec<Ended> = ranks.into_iter().map(Running::wait).collect();
     for (rank, ended) in ended.iter().enumerate() {
         assert!(ended.status.success(), "rank {rank}: {}", ended.log());

@@ -109,7 +109,7 @@ impl Train {
     }
 
     /// Starts it as a rank that somebody else launches.
-    pub fn as_rank(self, rank: usize, world_size: usize, port: u16) -> Self {
+    pub fn with_rank(self, rank: usize, world_size: usize, port: u16) -> Self {
         let (rank, world_size) = (rank.to_string(), world_size.to_string());
         self.env("RANK", &rank)
             .env("LOCAL_RANK", &rank)
