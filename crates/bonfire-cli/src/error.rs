@@ -30,6 +30,15 @@ pub enum CliError {
         #[source]
         source: std::io::Error,
     },
+    /// Happens when a run's folder holds another run.
+    #[error(
+        "--out \"{path}\" holds another run; give a new folder, or --resume {path} to continue \
+         that run"
+    )]
+    FolderInUse {
+        /// The folder.
+        path: std::path::PathBuf,
+    },
     /// Happens when a number type is not available on a device.
     #[error("precision.mode = \"{mode}\" is impossible on this device: {reason}")]
     Precision {
@@ -72,6 +81,7 @@ impl CliError {
                 TrainError::Config(_)
                     | TrainError::RanksDisagree { .. }
                     | TrainError::TooFewSamples { .. }
+                    | TrainError::NoSteps { .. }
                     | TrainError::LossNotFinite { .. }
                     | TrainError::Checkpoint(
                         CheckpointError::WorldSize { .. } | CheckpointError::Configuration { .. }

@@ -28,7 +28,7 @@ pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outc
         source,
     })?;
     let mut spec = WorkerSpec::new(program, ranks, port);
-    spec.args = worker_args(plan, args);
+    spec.args = worker_args(plan, args)?;
     spec.env = vec![
         ("BONFIRE_STORE_PORT".to_string(), port.to_string()),
         ("BONFIRE_STORE_HOSTED".to_string(), "1".to_string()),
@@ -44,6 +44,7 @@ pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outc
         // A rank that could still speak has said why; a killed one could not.
         match failure.exit {
             Exit::Signal(_) => say(format_args!("error: {}", outcome.summary)),
+            Exit::Code(_) if failure.message.is_some() => {}
             Exit::Code(code) => {
                 say(format_args!("rank {} failed with exit code {code}", failure.rank));
             }
@@ -56,12 +57,15 @@ pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outc
 }
 
 /// The arguments by which a worker does what this program was asked to do.
-fn worker_args(plan: &Plan, args: &TrainArgs) -> Vec<OsString> {
+fn worker_args(plan: &Plan, args: &TrainArgs) -> Result<Vec<OsString>, CliError> {
     let mut list: Vec<OsString> = vec!["train".into(), args.config.clone().into()];
     for value in &args.overrides {
         list.extend(["--set".into(), value.into()]);
     }
-    let out = args.out.clone().unwrap_or_else(|| default_run_folder(&plan.name));
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => default_run_folder(&plan.name)?,
+    };
     list.extend(["--out".into(), out.into()]);
     if let Some(path) = &args.resume {
         list.extend(["--resume".into(), path.into()]);
@@ -69,7 +73,7 @@ fn worker_args(plan: &Plan, args: &TrainArgs) -> Vec<OsString> {
     if args.insecure {
         list.push("--insecure".into());
     }
-    list
+    Ok(list)
 }
 
 /// What lets only this run's workers talk to each other.

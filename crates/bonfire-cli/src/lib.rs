@@ -24,6 +24,7 @@ pub use error::CliError;
 pub use registry::{ModelConfig, Registry};
 
 use clap::Parser;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Runs the command line of this process with the models of `registry`.
@@ -41,7 +42,10 @@ pub fn run(registry: Registry) -> ExitCode {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("BONFIRE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // Another subscriber may stand already, in a program that embeds this one.
     drop(log.try_init());
 }

@@ -16,7 +16,7 @@ use bonfire_trainer::{
     ImageCollate, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
 };
 use burn::tensor::{Device, FloatDType};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What makes a process (or thread) one rank of a run.
@@ -74,8 +74,8 @@ pub(crate) fn train_model<C: ModelConfig>(
     }
 }
 
-/// Folder of a run that was given none: `runs/<name>-<time>`, the time in UTC.
-pub(crate) fn default_run_folder(name: &str) -> PathBuf {
+/// Makes the folder of a run that was given none: `runs/<name>-<time>`, the time in UTC.
+pub(crate) fn default_run_folder(name: &str) -> Result<PathBuf, CliError> {
     let now = time::OffsetDateTime::now_utc();
     let (date, clock) = (now.date(), now.time());
     let stamp = format!(
@@ -87,23 +87,51 @@ pub(crate) fn default_run_folder(name: &str) -> PathBuf {
         clock.minute(),
         clock.second()
     );
-    let path = |suffix: String| PathBuf::from("runs").join(format!("{name}-{stamp}{suffix}"));
-    let taken = |path: &PathBuf| path.exists();
-    std::iter::once(String::new())
-        .chain((2..).map(|n| format!("-{n}")))
-        .map(path)
-        .find(|path| !taken(path))
-        .unwrap_or_else(|| path(String::new()))
+    let runs = PathBuf::from("runs");
+    let failed = |path: &PathBuf| {
+        let path = path.clone();
+        move |source| CliError::Io { action: "creating", path, source }
+    };
+    std::fs::create_dir_all(&runs).map_err(failed(&runs))?;
+    // Runs that start in the same second take turns by making the folder.
+    let mut path = runs.join(format!("{name}-{stamp}"));
+    for number in 2.. {
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                path = runs.join(format!("{name}-{stamp}-{number}"));
+            }
+            result => {
+                result.map_err(failed(&path))?;
+                break;
+            }
+        }
+    }
+    Ok(path)
 }
 
 fn run_folder(plan: &Plan, rank: &Rank<'_>, first: bool) -> Result<Option<RunFolder>, CliError> {
     if !first {
         return Ok(None);
     }
-    let path = rank.args.out.clone().unwrap_or_else(|| default_run_folder(&plan.name));
+    let path = match &rank.args.out {
+        Some(path) => path.clone(),
+        None => default_run_folder(&plan.name)?,
+    };
+    check_unused(&path, rank.args.resume.as_deref())?;
     let folder = RunFolder::create(path)?;
     say(format_args!("run folder {}", folder.path().display()));
     Ok(Some(folder))
+}
+
+/// Refuses a folder that holds another run, unless that run is the one to be resumed.
+fn check_unused(folder: &Path, resume: Option<&Path>) -> Result<(), CliError> {
+    let holds_a_run = folder.join("config.toml").exists() || folder.join("checkpoints").exists();
+    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
+    let continues = resume.and_then(canonical).zip(canonical(folder));
+    if holds_a_run && !continues.is_some_and(|(resume, folder)| resume.starts_with(folder)) {
+        return Err(CliError::FolderInUse { path: folder.to_path_buf() });
+    }
+    Ok(())
 }
 
 fn device(precision: PrecisionMode) -> Result<Device, CliError> {

@@ -145,7 +145,7 @@ pub enum CommError {
     },
     /// Happens when some variables that describe the rank are set and others are not.
     #[error(
-        "{} not set, but {} {}; start the program with `bonfire launch` or torchrun, or set all \
+        "{} not set, but {} {}; start the program with torchrun or `bonfire train --nproc-per-node N`, or set all \
          of them",
         list(missing), list(present), if present.len() == 1 { "is" } else { "are" }
     )]
@@ -256,6 +256,12 @@ fn list(names: &[&'static str]) -> String {
 }
 
 impl CommError {
+    /// Whether the operating system said that an address is in use.
+    pub(crate) fn is_address_in_use(&self) -> bool {
+        let said = std::io::Error::from_raw_os_error(libc::EADDRINUSE).to_string();
+        matches!(self, Self::System { detail, .. } if *detail == said)
+    }
+
     pub(crate) fn system(what: impl Into<String>, error: &std::io::Error) -> Self {
         Self::System { what: what.into(), detail: error.to_string() }
     }

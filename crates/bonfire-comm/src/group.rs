@@ -413,12 +413,11 @@ impl ProcessGroup {
     /// at once.
     ///
     /// # Errors
-    /// [`CommError::NoSuchRank`]; [`CommError::WrongLength`] for more than 1 GiB; otherwise the
-    /// failures of any collective.
+    /// [`CommError::NoSuchRank`]; otherwise the failures of any collective.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
         let mut len = [bytes.len() as i64];
         self.broadcast(&mut len, root)?;
-        bytes.resize(self.control_len("broadcast_bytes", len[0])?, 0);
+        bytes.resize(usize::try_from(len[0]).unwrap_or(0), 0);
         self.broadcast(&mut bytes, root)?;
         Ok(bytes)
     }

@@ -132,11 +132,20 @@ fn host_store(env: &RankEnv, port: u16, source: &TokenSource) -> Result<Hosted> 
         restart_count: Some(env.restart_count),
     };
     let limit = Instant::now() + PORT_RELEASE;
+    let mut told = false;
     let server = loop {
         match bind_store(env, port, &options) {
             Ok(server) => break server,
-            Err(error) if Instant::now() >= limit => return Err(error),
-            Err(_) => std::thread::sleep(RETRY),
+            Err(error) if Instant::now() >= limit || !error.is_address_in_use() => {
+                return Err(error);
+            }
+            Err(error) => {
+                if !told {
+                    tracing::warn!(%error, "waiting for the port to become free");
+                    told = true;
+                }
+                std::thread::sleep(RETRY);
+            }
         }
     };
     let credentials = Credentials::new(token.as_deref(), &env.run_id, env.restart_count);

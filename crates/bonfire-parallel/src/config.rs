@@ -34,7 +34,8 @@ pub struct DataParallelConfig {
     /// Capacity of the first bucket in MiB, small so that communication starts early. Default 1.
     pub first_bucket_mb: f64,
     /// Accept parameters without a gradient: they contribute zero, and one that no rank used is
-    /// left as it is. Default false: such a parameter is an error on every rank.
+    /// left as it is. Default false: such a parameter is an error on every rank, if there is more
+    /// than one.
     pub find_unused_parameters: bool,
     /// Broadcast running statistics from rank 0 before each synchronised forward pass. Default
     /// true.

@@ -52,8 +52,8 @@ pub struct DataParallel<M> {
     model: M,
     replica: Option<M>,
     device: Device,
-    /// Carries gradients; buffers and checks have a group of their own, since their order relative
-    /// to the buckets may differ between ranks.
+    /// Carries buffers and checks; gradients have a group of their own, in the reducer, since the
+    /// relative order may differ between ranks.
     control: ProcessGroup,
     config: DataParallelConfig,
     specs: Vec<ParameterSpec>,
@@ -63,6 +63,8 @@ pub struct DataParallel<M> {
     /// Flat parameters of each bucket, without autodiff.
     flat: Vec<Tensor<1>>,
     synchronizing: bool,
+    /// Whether the window has had a forward pass.
+    window_begun: bool,
     comm_wait: Duration,
 }
 
@@ -108,6 +110,7 @@ impl<M: Module> DataParallel<M> {
             reducer,
             flat: Vec::new(),
             synchronizing: true,
+            window_begun: false,
             comm_wait: Duration::ZERO,
         };
         let state = parameters::read(&parallel.model, |_| true)?;
@@ -142,8 +145,8 @@ impl<M: Module> DataParallel<M> {
     /// forward passes.
     ///
     /// # Collective
-    /// Broadcasts rank 0's running statistics if the micro-batch communicates and the model has
-    /// any.
+    /// The first micro-batch of a window, inside [`no_sync`](Self::no_sync) or not, broadcasts
+    /// rank 0's running statistics if the model has any, as PyTorch does.
     ///
     /// # Errors
     /// Failures of the group.
@@ -151,9 +154,7 @@ impl<M: Module> DataParallel<M> {
         if let Some(replica) = &self.replica {
             return Ok(replica.clone());
         }
-        if self.synchronizing && self.config.broadcast_buffers {
-            self.synchronize_buffers()?;
-        }
+        self.begin_window()?;
         let sink: Arc<dyn GradientSink> = self.reducer.clone();
         let replica = hook_parameters(self.model.clone(), &self.anchors, &sink);
         self.replica = Some(replica.clone());
@@ -197,10 +198,9 @@ impl<M: Module> DataParallel<M> {
             (GradientReduction::PerSample { nominal }, LossReduction::Sum) => 1.0 / nominal,
         };
         let loss = if factor == 1.0 { loss } else { loss.mul_scalar(factor) };
-        self.reducer.begin(self.synchronizing, weight);
+        self.reducer.begin(self.synchronizing, weight)?;
         drop(loss.backward());
-        self.replica = None;
-        self.reducer.finish(self.accepts_unused())
+        self.end_micro_batch(self.accepts_unused())
     }
 
     /// Takes part in a micro-batch for which this rank has no samples: contributes zeros.
@@ -208,12 +208,9 @@ impl<M: Module> DataParallel<M> {
     /// # Errors
     /// Failures of the group.
     pub fn backward_without_samples(&mut self) -> Result<(), ParallelError> {
-        if self.synchronizing && self.config.broadcast_buffers {
-            self.synchronize_buffers()?;
-        }
-        self.replica = None;
-        self.reducer.begin(self.synchronizing, 0.0);
-        self.reducer.finish(true)
+        self.begin_window()?;
+        self.reducer.begin(self.synchronizing, 0.0)?;
+        self.end_micro_batch(true)
     }
 
     /// Runs `f` without communication: gradients of backward passes inside accumulate locally, and
@@ -336,6 +333,22 @@ impl<M: Module> DataParallel<M> {
 
     fn accepts_unused(&self) -> bool {
         self.config.find_unused_parameters || self.control.world_size() == 1
+    }
+
+    /// Broadcasts running statistics before the first forward pass of a window.
+    fn begin_window(&mut self) -> Result<(), ParallelError> {
+        if std::mem::replace(&mut self.window_begun, true) || !self.config.broadcast_buffers {
+            return Ok(());
+        }
+        self.synchronize_buffers()
+    }
+
+    fn end_micro_batch(&mut self, accept_unused: bool) -> Result<(), ParallelError> {
+        self.replica = None;
+        if self.synchronizing {
+            self.window_begun = false;
+        }
+        self.reducer.finish(accept_unused)
     }
 
     /// Makes the model's parameters views of fresh buckets that hold `state`'s values.

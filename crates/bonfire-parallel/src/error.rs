@@ -42,6 +42,15 @@ pub enum ParallelError {
         /// This rank.
         rank: usize,
     },
+    /// Happens when a backward pass follows one that communicated, without a step between them.
+    #[error(
+        "rank {rank}: the gradients of this window are on their way already; call step before the \
+         next backward, or wrap all backward passes of the window but the last in no_sync"
+    )]
+    WindowOver {
+        /// This rank.
+        rank: usize,
+    },
     /// Happens when all ranks together had no sample in a window.
     #[error("no sample on any rank in this step; give the step at least one sample")]
     NoSamples,

@@ -17,5 +17,6 @@ pub use config::{DataParallelConfig, GradientReduction, LossReduction};
 pub use data_parallel::{DataParallel, StepReport};
 pub use error::ParallelError;
 pub use optimizer::{
-    AdamW, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Sgd, SgdConfig,
+    AdamW, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Run, Sgd,
+    SgdConfig,
 };

@@ -109,20 +109,27 @@ impl Reducer {
     }
 
     /// Begins a micro-batch; with `communicates`, buckets leave as they fill.
-    pub(crate) fn begin(&self, communicates: bool, weight: f64) {
+    pub(crate) fn begin(&self, communicates: bool, weight: f64) -> Result<(), ParallelError> {
         let mut window = self.lock();
+        if window.slots.iter().any(|slot| !matches!(slot.memory, Memory::Gathering(_))) {
+            return Err(ParallelError::WindowOver { rank: self.group.rank() });
+        }
+        window.error = None;
         window.communicates = communicates;
         window.totals.weight += weight;
         window.next_launch = 0;
         for slot in &mut window.slots {
             slot.missing = slot.used.len();
         }
+        Ok(())
     }
 
     /// Ends a micro-batch: what did not fire in it is completed, and the rest is launched.
     pub(crate) fn finish(&self, accept_unused: bool) -> Result<(), ParallelError> {
         let mut window = self.lock();
-        if let Some(error) = window.error.clone() {
+        if let Some(error) = window.error.take() {
+            // The other ranks wait for what this one cannot send.
+            self.group.abort(&error.to_string());
             return Err(error);
         }
         if !window.communicates {
@@ -139,22 +146,21 @@ impl Reducer {
         self.launch_ready(&mut window)
     }
 
-    /// Waits until every bucket is reduced.
+    /// Waits until every bucket is reduced. The window is not locked meanwhile.
     pub(crate) fn wait(&self) -> Result<(), ParallelError> {
-        let mut window = self.lock();
-        for slot in &mut window.slots {
-            slot.memory = match std::mem::replace(&mut slot.memory, Memory::Away) {
-                Memory::InFlight(work) => Memory::Reduced(work.wait()?.into_host()?),
+        for bucket in 0..self.layout.buckets().len() {
+            let memory = std::mem::replace(&mut self.lock().slots[bucket].memory, Memory::Away);
+            let (memory, result) = match memory {
+                Memory::InFlight(work) => (Memory::Reduced(work.wait()?.into_host()?), Ok(())),
                 Memory::Full(mut memory) => {
                     self.reduce_here(&mut memory)?;
-                    Memory::Reduced(memory)
+                    (Memory::Reduced(memory), Ok(()))
                 }
-                Memory::Reduced(memory) => Memory::Reduced(memory),
-                other => {
-                    slot.memory = other;
-                    return Err(ParallelError::NoGradients { rank: self.group.rank() });
-                }
+                Memory::Reduced(memory) => (Memory::Reduced(memory), Ok(())),
+                other => (other, Err(ParallelError::NoGradients { rank: self.group.rank() })),
             };
+            self.lock().slots[bucket].memory = memory;
+            result?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Do all ranks run the same configuration on the same data?
 
-use crate::TrainError;
+use crate::{BatchSource, TrainError};
 use bonfire_comm::ProcessGroup;
-use bonfire_data::DatasetDigest;
+use bonfire_data::Shard;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Checks that all ranks hold the same entries.
@@ -40,12 +40,20 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// What ranks compare of a data set.
-pub(crate) fn data_entries(split: &str, digest: &DatasetDigest) -> Vec<(String, String)> {
+/// What ranks compare of a data set and its order.
+pub(crate) fn data_entries<B: Send + 'static>(
+    split: &str,
+    data: &dyn BatchSource<Batch = B>,
+    shard: Shard,
+) -> Vec<(String, String)> {
+    let digest = data.digest();
     vec![
         (format!("{split}.samples"), digest.num_samples.to_string()),
         (format!("{split}.class_names"), digest.class_names.join(", ")),
         (format!("{split}.content"), format!("{:016x}", digest.content)),
+        (format!("{split}.batch_size"), data.batch_size().to_string()),
+        (format!("{split}.batches_per_rank"), data.num_batches(shard).to_string()),
+        (format!("{split}.order"), data.order()),
     ]
 }
 

@@ -19,6 +19,9 @@ pub trait BatchSource {
     /// Identity of the data, compared over ranks.
     fn digest(&self) -> DatasetDigest;
 
+    /// What the order of the samples depends on beside the epoch, in words that ranks compare.
+    fn order(&self) -> String;
+
     /// This rank's batches of an epoch from a cursor on, without padding samples.
     ///
     /// # Errors
@@ -53,6 +56,14 @@ where
 
     fn digest(&self) -> DatasetDigest {
         self.dataset().digest()
+    }
+
+    fn order(&self) -> String {
+        let config = self.config();
+        match config.shuffle {
+            true => format!("shuffled by seed {}, drop_last {}", config.seed, config.drop_last),
+            false => format!("as stored, drop_last {}", config.drop_last),
+        }
     }
 
     fn batches(

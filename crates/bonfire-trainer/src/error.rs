@@ -42,6 +42,15 @@ pub enum TrainError {
         /// Ranks.
         ranks: usize,
     },
+    /// Happens when an epoch has no whole batch.
+    #[error(
+        "an epoch of {samples} samples has no step: drop_last drops it, since it is smaller than \
+         a batch of all ranks; use smaller batches or drop_last = false"
+    )]
+    NoSteps {
+        /// Training samples there are.
+        samples: usize,
+    },
     /// Happens when a loss is infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \

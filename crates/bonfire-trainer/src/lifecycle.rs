@@ -89,6 +89,11 @@ impl<M: Learnable> Run<'_, M> {
         Ok(())
     }
 
+    /// Whether the last epoch was trained to its end.
+    pub(crate) fn between_epochs(&self) -> bool {
+        self.position.cursor == 0 && self.position.epoch > 0
+    }
+
     /// Validates after an epoch if the configuration says so, and after the last one.
     pub(crate) fn validate_if_due(
         &mut self,
@@ -162,7 +167,7 @@ impl<M: Learnable> Run<'_, M> {
             epoch: self.position.epoch,
             step: self.position.step,
             world_size: self.control.world_size(),
-            configuration: self.config.entries().into_iter().collect(),
+            configuration: self.entries.iter().cloned().collect(),
             files: Vec::new(),
         }
     }
@@ -211,9 +216,10 @@ impl<M: Learnable> Run<'_, M> {
         if manifest.world_size != running {
             return Err(CheckpointError::WorldSize { saved: manifest.world_size, running });
         }
-        let entries: BTreeMap<String, String> = self.config.entries().into_iter().collect();
+        let entries: BTreeMap<&str, &str> =
+            self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         for (key, saved) in manifest.configuration.iter().filter(|(key, _)| continues(key)) {
-            let running = entries.get(key).map_or("not set", String::as_str);
+            let running = entries.get(key.as_str()).copied().unwrap_or("not set");
             if running != saved {
                 let (key, saved, running) = (key.clone(), saved.clone(), running.to_string());
                 return Err(CheckpointError::Configuration { key, saved, running });
@@ -250,7 +256,7 @@ impl<M: Learnable> Run<'_, M> {
 
 /// Whether a resumed run must share a key with its checkpoint, to go on as if never interrupted.
 fn continues(key: &str) -> bool {
-    const KEYS: [&str; 4] = ["seed", "model", "data", "precision"];
+    const KEYS: [&str; 5] = ["seed", "model", "data", "precision", "training"];
     let top = key.split('.').next().unwrap_or(key);
     KEYS.contains(&top) || key == "optimizer.kind" || key == "train.accumulate_grad_batches"
 }

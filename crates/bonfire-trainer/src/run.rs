@@ -14,6 +14,8 @@ use std::time::SystemTime;
 /// One call of `fit`: everything that a training step touches.
 pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) config: &'a TrainerConfig,
+    /// What a continuation of the run has to share with it: configuration and data.
+    pub(crate) entries: Vec<(String, String)>,
     pub(crate) callbacks: &'a mut [Box<dyn Callback>],
     pub(crate) stop: &'a StopFlag,
     /// Sums of figures, and what rank 0 tells the others; apart from the gradients, since the order

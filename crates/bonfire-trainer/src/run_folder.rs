@@ -32,7 +32,8 @@ pub struct Summary {
     pub epochs: u64,
     /// Optimizer steps taken.
     pub steps: u64,
-    /// Mean training loss of the last epoch over all ranks.
+    /// Mean training loss of the last epoch (after a resume in mid-epoch: of its rest) over all
+    /// ranks.
     pub train_loss: Option<f64>,
     /// Mean loss of the last validation.
     pub valid_loss: Option<f64>,

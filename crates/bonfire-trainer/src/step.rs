@@ -67,11 +67,7 @@ impl<M: Learnable> Run<'_, M> {
             return self.backward(last, |parallel| parallel.backward_without_samples());
         };
         let output = self.times.time(Part::Forward, || {
-            // Running statistics are broadcast before the micro-batch that communicates only.
-            let model = match last {
-                true => self.parallel.replica(),
-                false => self.parallel.no_sync(|parallel| parallel.replica()),
-            }?;
+            let model = self.parallel.replica()?;
             Ok::<_, TrainError>(model.training_step(batch, &context))
         })?;
         self.local.add(&output);

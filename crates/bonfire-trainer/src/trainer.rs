@@ -105,8 +105,8 @@ impl Trainer {
         train: &dyn BatchSource<Batch = M::Batch>,
         valid: Option<&dyn BatchSource<Batch = M::Batch>>,
     ) -> Result<FitReport<M>, TrainError> {
-        self.check_agreement(train, valid)?;
-        let mut run = self.start(model, train)?;
+        let entries = self.check_agreement(train, valid)?;
+        let mut run = self.start(model, train, entries)?;
         run.resume()?;
         let end = Length::of(run.config, train, run.shard());
         let fit = run.fit_start(end);
@@ -117,36 +117,60 @@ impl Trainer {
         }
         while !run.stopped && !end.reached(&run.position) {
             run.epoch(train, end)?;
-            if !run.stopped {
+            // A run stopped in an epoch's last step is validated like any other.
+            if run.between_epochs() || end.reached(&run.position) {
                 run.validate_if_due(valid, end)?;
+            }
+            if !run.stopped {
                 run.checkpoint_after_epoch(end)?;
             }
         }
+        run.stopped &= !end.reached(&run.position);
         run.finish()
     }
 
+    /// Checks that ranks agree on how to train and on what, and that there is something to do.
+    ///
+    /// Returns what a continuation of this run has to share with it.
     fn check_agreement<B: Send + 'static>(
         &self,
         train: &dyn BatchSource<Batch = B>,
         valid: Option<&dyn BatchSource<Batch = B>>,
-    ) -> Result<(), TrainError> {
-        agreement::check(&self.group, "configuration", &self.config.entries())?;
-        let mut entries = agreement::data_entries("training", &train.digest());
-        if let Some(valid) = valid {
-            entries.extend(agreement::data_entries("validation", &valid.digest()));
-        }
-        agreement::check(&self.group, "data", &entries)?;
+    ) -> Result<Vec<(String, String)>, TrainError> {
         let (samples, ranks) = (train.num_samples(), self.group.world_size());
+        let shard = Shard { index: self.group.rank(), count: ranks };
+        let mut data = agreement::data_entries("training", train, shard);
+        let mut all = self.config.entries();
+        let resumes = self.config.resume.is_some().to_string();
+        all.push(("--resume given".to_string(), resumes));
+        agreement::check(&self.group, "configuration", &all)?;
+        let training = data.clone();
+        if let Some(valid) = valid {
+            data.extend(agreement::data_entries("validation", valid, shard));
+        }
+        agreement::check(&self.group, "data", &data)?;
         if samples < ranks {
             return Err(TrainError::TooFewSamples { split: "training", samples, ranks });
         }
-        Ok(())
+        let Length { steps_per_epoch, total_steps } = Length::of(&self.config, train, shard);
+        if steps_per_epoch == 0 {
+            return Err(TrainError::NoSteps { samples });
+        }
+        let warmup_steps = self.config.schedule.warmup_steps;
+        if warmup_steps > total_steps && self.group.rank() == 0 {
+            tracing::warn!(
+                "schedule.warmup_steps = {warmup_steps} is more than the {total_steps} steps of \
+                 the run: it never reaches its learning rate"
+            );
+        }
+        Ok(self.config.entries().into_iter().chain(training).collect())
     }
 
     fn start<M: Learnable>(
         &mut self,
         model: M,
         train: &dyn BatchSource<Batch = M::Batch>,
+        entries: Vec<(String, String)>,
     ) -> Result<Run<'_, M>, TrainError> {
         let device = model.devices().into_iter().next().unwrap_or_default().without_autodiff();
         let nominal = train.batch_size() as f64;
@@ -160,6 +184,7 @@ impl Trainer {
             optimizer: optimizer::build(&self.config.optimizer)?,
             schedule: self.config.schedule(total),
             config: &self.config,
+            entries,
             callbacks: &mut self.callbacks,
             stop: &self.stop,
             parallel,
@@ -185,6 +210,7 @@ fn seen_by_all(error: &TrainError) -> bool {
         error,
         TrainError::RanksDisagree { .. }
             | TrainError::TooFewSamples { .. }
+            | TrainError::NoSteps { .. }
             | TrainError::LossNotFinite { .. }
             | TrainError::ParametersDiffer { .. }
             | TrainError::OtherRank { .. }

@@ -46,9 +46,14 @@
 //! let mut optimizer = SgdConfig::new().with_momentum(0.9).init()?;
 //! for epoch in 0..10 {
 //!     for batch in loader.batches(shard, epoch, 0)? {
-//!         let Some(batch) = batch?.data else { continue };
-//!         let loss = cross_entropy(parallel.replica()?.forward(batch.images), batch.targets);
-//!         parallel.backward(loss)?;
+//!         match batch?.data {
+//!             Some(batch) => {
+//!                 let loss = cross_entropy(parallel.replica()?.forward(batch.images), batch.targets);
+//!                 parallel.backward(loss)?;
+//!             }
+//!             // The other ranks have a batch: take part with zeros.
+//!             None => parallel.backward_without_samples()?,
+//!         }
 //!         parallel.step(&mut optimizer, 0.1)?;
 //!     }
 //! }

@@ -99,6 +99,8 @@ impl Supervisor<'_> {
         match self.phase {
             Phase::Pausing { until } if now >= until => {
                 self.workers.signal(Signal::SIGTERM);
+                // A stopped process would not see it.
+                self.workers.signal(Signal::SIGCONT);
                 self.phase = Phase::Terminating { until: now + self.spec.grace };
             }
             Phase::Terminating { until } if now >= until => self.kill(),

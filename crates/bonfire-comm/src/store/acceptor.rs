@@ -32,7 +32,13 @@ impl Acceptor {
         let address = listener.local_addr()?;
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = stopping.clone();
-        let greet = Greeter { credentials, check_run, handler, strangers: AtomicUsize::new(0) };
+        let greet = Greeter {
+            credentials,
+            check_run,
+            handler,
+            strangers: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
+        };
         let thread = std::thread::Builder::new()
             .name("comm accept".into())
             .stack_size(STACK_BYTES)
@@ -68,6 +74,8 @@ struct Greeter<F> {
     check_run: bool,
     handler: F,
     strangers: AtomicUsize,
+    /// Whether a connection was refused before.
+    refused: AtomicBool,
 }
 
 fn accept<F>(listener: &TcpListener, stopping: &AtomicBool, greeter: &Arc<Greeter<F>>)
@@ -105,7 +113,11 @@ impl<F: Fn(TcpStream, Hello)> Greeter<F> {
         self.strangers.fetch_sub(1, Ordering::AcqRel);
         match heard {
             Ok(Some(hello)) => (self.handler)(stream, hello),
-            Ok(None) => tracing::warn!(peer = ?stream.peer_addr().ok(), "refused a connection"),
+            // Said once: a stranger must not fill the log.
+            Ok(None) if !self.refused.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(peer = ?stream.peer_addr().ok(), "refused a connection");
+            }
+            Ok(None) => tracing::debug!(peer = ?stream.peer_addr().ok(), "refused a connection"),
             Err(error) => tracing::debug!(%error, "a connection ended before its hello"),
         }
     }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 const FIRST: &str = "exp_avg";
 const SECOND: &str = "exp_avg_sq";
+/// Prefix of the scalars that count the steps of a parameter.
+const STEP: &str = "step/";
 
 /// Settings of [`AdamW`], with PyTorch's names and defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,25 +80,31 @@ impl AdamWConfig {
 pub struct AdamW {
     config: AdamWConfig,
     moments: BTreeMap<usize, [Tensor<1>; 2]>,
-    steps: BTreeMap<usize, u64>,
+    /// Steps of each parameter, by path.
+    steps: BTreeMap<String, u64>,
 }
 
 impl FlatOptimizer for AdamW {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
-        let steps = self.steps.entry(bucket).or_insert(0);
-        *steps += 1;
-        let bias = |beta: f64| 1.0 - beta.powi(i32::try_from(*steps).unwrap_or(i32::MAX));
-        let step = Step {
-            config: self.config,
-            scale: update.gradient_scale,
-            rate: 0.0,
-            bias: (bias(self.config.betas.0), bias(self.config.betas.1)),
-        };
+        for (segment, rate) in update.segments.iter().zip(update.rates) {
+            if rate.is_some() {
+                match self.steps.get_mut(&segment.path) {
+                    Some(steps) => *steps += 1,
+                    None => drop(self.steps.insert(segment.path.clone(), 1)),
+                }
+            }
+        }
+        let (config, scale) = (self.config, update.gradient_scale);
+        let runs = update.runs(|segment| self.steps.get(&segment.path).copied().unwrap_or(1));
         let moments = self
             .moments
             .remove(&bucket)
             .unwrap_or_else(|| [update.parameters.zeros_like(), update.parameters.zeros_like()]);
-        let (parameters, moments) = apply(update, moments, |rate| Step { rate, ..step })?;
+        let (parameters, moments) = apply(update, &runs, moments, |run| {
+            let bias = |beta: f64| 1.0 - beta.powi(i32::try_from(run.key).unwrap_or(i32::MAX));
+            let bias = (bias(config.betas.0), bias(config.betas.1));
+            Step { config, scale, rate: run.rate, bias }
+        })?;
         self.moments.insert(bucket, moments);
         Ok(parameters)
     }
@@ -130,16 +138,15 @@ impl FlatOptimizer for AdamW {
     }
 
     fn scalars(&self) -> Vec<(String, Scalar)> {
-        let steps = self.steps.values().max();
-        steps.map(|steps| ("step".to_string(), Scalar::Uint(*steps))).into_iter().collect()
+        let named =
+            |(path, steps): (&String, &u64)| (format!("{STEP}{path}"), Scalar::Uint(*steps));
+        self.steps.iter().map(named).collect()
     }
 
     fn set_scalar(&mut self, name: &str, value: Scalar) -> Result<(), ParallelError> {
-        match (name, value) {
-            ("step", Scalar::Uint(steps)) => {
-                for bucket in self.moments.keys() {
-                    self.steps.insert(*bucket, steps);
-                }
+        match (name.strip_prefix(STEP), value) {
+            (Some(path), Scalar::Uint(steps)) => {
+                self.steps.insert(path.to_string(), steps);
                 Ok(())
             }
             _ => Err(StateError::Unexpected { name: name.to_string() }.into()),

@@ -1,5 +1,6 @@
 use super::{FlatOptimizer, FlatUpdate};
 use crate::ParallelError;
+use crate::bucket::Segment;
 use bonfire_tensor::state::{Scalar, StateError};
 use burn::optim::{Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Tensor, TensorData};
@@ -14,9 +15,12 @@ pub struct BurnOptimizer<O: Optimizer> {
     optimizer: O,
     /// By bucket and segment.
     states: BTreeMap<(usize, usize), O::State<1>>,
-    /// Slots of a checkpoint, cut up when a bucket's states are next needed.
+    /// Segments of the buckets seen so far.
+    segments: BTreeMap<usize, Vec<Segment>>,
+    /// Slots of a checkpoint, cut up when a parameter's state is next needed.
     restored: BTreeMap<usize, BTreeMap<String, Tensor<1>>>,
-    scalars: BTreeMap<String, burn_pack::Scalar>,
+    /// Scalars of a checkpoint, by path of the parameter.
+    restored_scalars: BTreeMap<String, BTreeMap<String, burn_pack::Scalar>>,
 }
 
 impl<O: Optimizer> BurnOptimizer<O> {
@@ -25,45 +29,71 @@ impl<O: Optimizer> BurnOptimizer<O> {
         Self {
             optimizer,
             states: BTreeMap::new(),
+            segments: BTreeMap::new(),
             restored: BTreeMap::new(),
-            scalars: BTreeMap::new(),
+            restored_scalars: BTreeMap::new(),
         }
     }
 
-    fn restore(&self, bucket: usize, range: &std::ops::Range<usize>) -> Option<O::State<1>> {
-        let slots = self.restored.get(&bucket)?;
-        let device = slots.values().next()?.device();
-        let mut source = StateSource::new(self.scalars.clone().into_iter().collect());
+    /// The state that a checkpoint holds for a parameter; none if it had none.
+    fn restore(
+        &self,
+        bucket: usize,
+        segment: &Segment,
+    ) -> Result<Option<O::State<1>>, ParallelError> {
+        let Some(slots) = self.restored.get(&bucket) else { return Ok(None) };
+        let Some(scalars) = self.restored_scalars.get(&segment.path) else { return Ok(None) };
+        let Some(device) = slots.values().next().map(Tensor::device) else { return Ok(None) };
+        let mut source = StateSource::new(scalars.clone().into_iter().collect());
         for (name, slot) in slots {
-            source.insert_tensor(name.clone(), slot.clone().slice(range.clone()).into_data());
+            let part = slot.clone().slice(segment.range.clone()).into_data();
+            source.insert_tensor(name.clone(), part);
         }
-        O::State::<1>::state_unflatten("", &mut source, &device)
+        match O::State::<1>::state_unflatten("", &mut source, &device) {
+            Some(state) => Ok(Some(state)),
+            None => {
+                let name = format!("optimizer state of {}", segment.path);
+                Err(StateError::Missing { kind: "entry", name }.into())
+            }
+        }
     }
 
-    fn flattened(&self, key: (usize, usize)) -> StateSink {
+    fn flattened(&self, key: (usize, usize)) -> Option<StateSink> {
         let mut sink = StateSink::default();
-        if let Some(state) = self.states.get(&key) {
-            state.state_flatten("", &mut sink);
-        }
-        sink
+        self.states.get(&key)?.state_flatten("", &mut sink);
+        // Whether a parameter has a state at all is told by its scalars.
+        sink.scalars.push((PRESENT.to_string(), true.into()));
+        Some(sink)
     }
 
-    fn segments_of(&self, bucket: usize) -> impl Iterator<Item = (usize, usize)> {
+    fn keys_of(&self, bucket: usize) -> impl Iterator<Item = (usize, usize)> {
         self.states.range((bucket, 0)..(bucket + 1, 0)).map(|(key, _)| *key)
     }
 }
 
+/// Scalar of every parameter with a state.
+const PRESENT: &str = "present";
+/// Separates a scalar's name from its parameter's path.
+const SEPARATOR: char = '/';
+
 impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
+        if !self.segments.contains_key(&bucket) {
+            self.segments.insert(bucket, update.segments.to_vec());
+        }
         let mut parts = Vec::with_capacity(update.segments.len() + 1);
         for (index, segment) in update.segments.iter().enumerate() {
             let parameters = update.parameters.clone().slice(segment.range.clone());
+            let key = (bucket, index);
+            if let Some(state) = self.restore(bucket, segment)? {
+                self.states.insert(key, state);
+                self.restored_scalars.remove(&segment.path);
+            }
             let Some(Some(rate)) = update.rates.get(index) else {
                 parts.push(parameters);
                 continue;
             };
-            let key = (bucket, index);
-            let state = self.states.remove(&key).or_else(|| self.restore(bucket, &segment.range));
+            let state = self.states.remove(&key);
             let gradients = update
                 .gradients
                 .clone()
@@ -85,19 +115,33 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
     }
 
     fn slots(&self, bucket: usize) -> Vec<String> {
-        let first = self.segments_of(bucket).next();
-        let tensors = first.map(|key| self.flattened(key).tensors).unwrap_or_default();
+        if let Some(restored) = self.restored.get(&bucket) {
+            return restored.keys().cloned().collect();
+        }
+        let first = self.keys_of(bucket).find_map(|key| self.flattened(key));
+        let tensors = first.map(|sink| sink.tensors).unwrap_or_default();
         tensors.into_iter().map(|(name, _)| name).collect()
     }
 
     fn slot(&self, bucket: usize, name: &str) -> Option<Tensor<1>> {
-        let mut parts = Vec::new();
-        for key in self.segments_of(bucket) {
-            let tensors = self.flattened(key).tensors;
-            let (_, data) = tensors.into_iter().find(|(slot, _)| slot == name)?;
-            parts.push(on_default_device(data));
+        if let Some(restored) = self.restored.get(&bucket) {
+            return restored.get(name).cloned();
         }
-        if parts.is_empty() { None } else { Some(Tensor::cat(parts, 0)) }
+        let device = burn::tensor::Device::flex();
+        let mut parts = Vec::new();
+        for (index, segment) in self.segments.get(&bucket)?.iter().enumerate() {
+            let sink = self.flattened((bucket, index));
+            let found =
+                sink.and_then(|sink| sink.tensors.into_iter().find(|(slot, _)| slot == name));
+            parts.push(match found {
+                Some((_, data)) => on_default_device(data),
+                // A parameter that was never used has no state.
+                None => Tensor::zeros([segment.range.len()], &device),
+            });
+        }
+        let dtype = parts.iter().map(Tensor::dtype).find(|dtype| *dtype != parts[0].dtype());
+        let dtype = dtype.unwrap_or_else(|| parts[0].dtype());
+        Some(Tensor::cat(parts.into_iter().map(|part| part.cast(dtype)).collect(), 0))
     }
 
     fn set_slot(&mut self, bucket: usize, name: &str, values: Tensor<1>) {
@@ -105,20 +149,39 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
     }
 
     fn scalars(&self) -> Vec<(String, Scalar)> {
-        let Some(key) = self.states.keys().next() else { return Vec::new() };
-        let scalars = self.flattened(*key).scalars;
-        scalars.into_iter().map(|(name, value)| (name, from_burn(value))).collect()
+        let mut scalars = Vec::new();
+        for (bucket, segments) in &self.segments {
+            for (index, segment) in segments.iter().enumerate() {
+                let sink = self.flattened((*bucket, index)).unwrap_or_default();
+                scalars.extend(sink.scalars.into_iter().map(|(name, value)| {
+                    (format!("{name}{SEPARATOR}{}", segment.path), from_burn(value))
+                }));
+            }
+        }
+        for (path, values) in &self.restored_scalars {
+            scalars.extend(
+                values
+                    .iter()
+                    .map(|(name, value)| (format!("{name}{SEPARATOR}{path}"), from_burn(*value))),
+            );
+        }
+        scalars
     }
 
     fn set_scalar(&mut self, name: &str, value: Scalar) -> Result<(), ParallelError> {
+        let unexpected = || StateError::Unexpected { name: name.to_string() };
+        let (scalar, path) = name.split_once(SEPARATOR).ok_or_else(unexpected)?;
         let value = match value {
             Scalar::Bool(value) => value.into(),
             Scalar::Uint(value) => value.into(),
             Scalar::Int(value) => value.into(),
             Scalar::Float(value) => value.into(),
-            Scalar::Text(_) => return Err(StateError::Unexpected { name: name.into() }.into()),
+            Scalar::Text(_) => return Err(unexpected().into()),
         };
-        self.scalars.insert(name.to_string(), value);
+        self.restored_scalars
+            .entry(path.to_string())
+            .or_default()
+            .insert(scalar.to_string(), value);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Runs element-wise updates over flat tensors: as one fused pass over host memory, or as tensor
 //! operations on any other device.
 
-use super::FlatUpdate;
+use super::{FlatUpdate, Run};
 use crate::ParallelError;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::host::{HostFloat, HostTensorMut, is_on_host};
@@ -52,32 +52,33 @@ impl KernelFloat for f64 {
     }
 }
 
-/// Applies `kernel(rate)` to every run of the update; other elements stay as they are.
-pub(super) fn apply<const STATE: usize, K: Kernel<STATE>>(
+/// Applies `kernel(run)` to every run; other elements stay as they are.
+pub(super) fn apply<const STATE: usize, R, K: Kernel<STATE>>(
     update: FlatUpdate<'_>,
+    runs: &[Run<R>],
     state: [Tensor<1>; STATE],
-    kernel: impl Fn(f64) -> K,
+    kernel: impl Fn(&Run<R>) -> K,
 ) -> Result<(Tensor<1>, [Tensor<1>; STATE]), ParallelError> {
     let floats = matches!(update.gradients.dtype(), DType::F32 | DType::F64);
     if floats && is_on_host(&update.gradients) && is_on_host(update.parameters) {
-        on_host(update, state, kernel)
+        on_host(update, runs, state, kernel)
     } else {
-        Ok(on_device(update, state, kernel))
+        Ok(on_device(&update, runs, state, kernel))
     }
 }
 
-fn on_host<const STATE: usize, K: Kernel<STATE>>(
+fn on_host<const STATE: usize, R, K: Kernel<STATE>>(
     update: FlatUpdate<'_>,
+    runs: &[Run<R>],
     state: [Tensor<1>; STATE],
-    kernel: impl Fn(f64) -> K,
+    kernel: impl Fn(&Run<R>) -> K,
 ) -> Result<(Tensor<1>, [Tensor<1>; STATE]), ParallelError> {
-    let runs = update.runs();
     let mut host = HostUpdate::take(update.parameters.clone(), update.gradients, state)?;
     let mut done = 0;
-    for (range, rate) in runs {
-        host.keep(done..range.start);
-        done = range.end;
-        host.run(range, &kernel(rate));
+    for run in runs {
+        host.keep(done..run.range.start);
+        done = run.range.end;
+        host.run(run.range.clone(), &kernel(run));
     }
     let len = host.gradients.len();
     host.keep(done..len);
@@ -146,16 +147,18 @@ impl<const STATE: usize> HostUpdate<STATE> {
     }
 }
 
-fn on_device<const STATE: usize, K: Kernel<STATE>>(
-    update: FlatUpdate<'_>,
+fn on_device<const STATE: usize, R, K: Kernel<STATE>>(
+    update: &FlatUpdate<'_>,
+    runs: &[Run<R>],
     state: [Tensor<1>; STATE],
-    kernel: impl Fn(f64) -> K,
+    kernel: impl Fn(&Run<R>) -> K,
 ) -> (Tensor<1>, [Tensor<1>; STATE]) {
     let len = update.gradients.dims()[0];
     let mut new = Pieces::new(update.parameters.clone());
     let mut new_state: Vec<Pieces> = state.iter().cloned().map(Pieces::new).collect();
-    for (range, rate) in update.runs() {
-        let (parameters, state) = kernel(rate).device(
+    for run in runs {
+        let range = &run.range;
+        let (parameters, state) = kernel(run).device(
             update.parameters.clone().slice(range.clone()),
             update.gradients.clone().slice(range.clone()),
             state.clone().map(|slot| slot.slice(range.clone())),
@@ -255,8 +258,10 @@ mod tests {
             segments: &segments,
             rates: &[Some(0.5), None, Some(2.0)],
         };
-        let (a, [state_a]) = on_host(update(), [tensor(3.0)], Mix).unwrap();
-        let (b, [state_b]) = on_device(update(), [tensor(3.0)], Mix);
+        let runs = update().runs(|_| ());
+        let mix = |run: &Run<()>| Mix(run.rate);
+        let (a, [state_a]) = on_host(update(), &runs, [tensor(3.0)], mix).unwrap();
+        let (b, [state_b]) = on_device(&update(), &runs, [tensor(3.0)], mix);
         let values = |t: Tensor<1>| t.try_into_vec_as::<f32>().unwrap();
         assert_eq!(values(a.clone())[2..5], [2.0, 3.0, 4.0]);
         assert_eq!(values(a), values(b));

@@ -37,20 +37,36 @@ pub struct FlatUpdate<'a> {
 }
 
 impl FlatUpdate<'_> {
-    /// Neighbouring segments of equal rate as one run of elements.
-    pub fn runs(&self) -> Vec<(Range<usize>, f64)> {
-        let mut runs: Vec<(Range<usize>, f64)> = Vec::new();
+    /// Neighbouring segments of equal rate and `key` as one run of elements.
+    pub fn runs<K: PartialEq>(&self, key: impl Fn(&Segment) -> K) -> Vec<Run<K>> {
+        let mut runs: Vec<Run<K>> = Vec::new();
         for (segment, rate) in self.segments.iter().zip(self.rates) {
-            let Some(rate) = rate else { continue };
+            let Some(rate) = *rate else { continue };
+            let key = key(segment);
             match runs.last_mut() {
-                Some((range, last)) if range.end == segment.range.start && last == rate => {
-                    range.end = segment.range.end;
+                Some(run)
+                    if run.range.end == segment.range.start
+                        && run.rate == rate
+                        && run.key == key =>
+                {
+                    run.range.end = segment.range.end;
                 }
-                _ => runs.push((segment.range.clone(), *rate)),
+                _ => runs.push(Run { range: segment.range.clone(), rate, key }),
             }
         }
         runs
     }
+}
+
+/// Elements of a bucket that are updated alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run<K> {
+    /// The elements.
+    pub range: Range<usize>,
+    /// Their learning rate.
+    pub rate: f64,
+    /// What else they have in common.
+    pub key: K,
 }
 
 /// An optimizer over flat buckets.

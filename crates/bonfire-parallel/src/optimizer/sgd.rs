@@ -3,9 +3,11 @@ use super::{FlatOptimizer, FlatUpdate, not_negative};
 use crate::ParallelError;
 use bonfire_tensor::state::{Scalar, StateError};
 use burn::tensor::Tensor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MOMENTUM: &str = "momentum_buffer";
+/// Prefix of the scalars that name the parameters with momentum.
+const STARTED: &str = "started/";
 
 /// Settings of [`Sgd`], with PyTorch's names and defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -62,7 +64,7 @@ impl SgdConfig {
                 reason: "Nesterov momentum needs momentum > 0 and dampening = 0",
             });
         }
-        Ok(Sgd { config: self, momentum: BTreeMap::new() })
+        Ok(Sgd { config: self, momentum: BTreeMap::new(), started: BTreeSet::new() })
     }
 }
 
@@ -77,18 +79,31 @@ impl SgdConfig {
 pub struct Sgd {
     config: SgdConfig,
     momentum: BTreeMap<usize, Tensor<1>>,
+    /// Paths of the parameters that have momentum.
+    started: BTreeSet<String>,
 }
 
 impl FlatOptimizer for Sgd {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
-        let first = !self.momentum.contains_key(&bucket);
-        let step = Step { config: self.config, rate: 0.0, scale: update.gradient_scale, first };
+        let step =
+            Step { config: self.config, rate: 0.0, scale: update.gradient_scale, first: false };
         if self.config.momentum == 0.0 {
-            return Ok(apply(update, [], |rate| Step { rate, ..step })?.0);
+            let runs = update.runs(|_| ());
+            return Ok(apply(update, &runs, [], |run| Step { rate: run.rate, ..step })?.0);
+        }
+        let runs = update.runs(|segment| !self.started.contains(&segment.path));
+        if runs.iter().any(|run| run.key) {
+            let updated = update.segments.iter().zip(update.rates);
+            let updated = updated.filter(|(_, rate)| rate.is_some());
+            self.started.extend(updated.map(|(segment, _)| segment.path.clone()));
         }
         let momentum =
             self.momentum.remove(&bucket).unwrap_or_else(|| update.parameters.zeros_like());
-        let (parameters, [momentum]) = apply(update, [momentum], |rate| Step { rate, ..step })?;
+        let (parameters, [momentum]) = apply(update, &runs, [momentum], |run| Step {
+            rate: run.rate,
+            first: run.key,
+            ..step
+        })?;
         self.momentum.insert(bucket, momentum);
         Ok(parameters)
     }
@@ -108,11 +123,16 @@ impl FlatOptimizer for Sgd {
     }
 
     fn scalars(&self) -> Vec<(String, Scalar)> {
-        Vec::new()
+        let name = |path: &String| format!("{STARTED}{path}");
+        self.started.iter().map(|path| (name(path), Scalar::Bool(true))).collect()
     }
 
     fn set_scalar(&mut self, name: &str, _value: Scalar) -> Result<(), ParallelError> {
-        Err(StateError::Unexpected { name: name.to_string() }.into())
+        let Some(path) = name.strip_prefix(STARTED) else {
+            return Err(StateError::Unexpected { name: name.to_string() }.into());
+        };
+        self.started.insert(path.to_string());
+        Ok(())
     }
 }
 

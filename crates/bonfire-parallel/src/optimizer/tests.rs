@@ -117,3 +117,37 @@ fn impossible_settings_are_named() {
     assert!(error.contains("betas") && error.contains('1'), "{error}");
     assert!(SgdConfig::new().with_momentum(f64::NAN).init().is_err());
 }
+
+#[test]
+fn a_parameter_first_used_late_is_updated_like_one_used_first() {
+    let optimizers: [fn() -> Box<dyn FlatOptimizer>; 3] = [
+        || Box::new(SgdConfig::new().with_momentum(0.9).with_dampening(0.5).init().unwrap()),
+        || Box::new(AdamWConfig::new().init().unwrap()),
+        || Box::new(BurnOptimizer::new(burn::optim::AdamWConfig::new().build())),
+    ];
+    for make in optimizers {
+        let first = run(make().as_mut(), &EQUAL, 1);
+        let mut optimizer = make();
+        run(optimizer.as_mut(), &[Some(0.1), None], 4);
+        // The helper begins with the same parameters and gradients again.
+        let late = run(optimizer.as_mut(), &EQUAL, 1);
+        assert_eq!(values(&late)[3..8], values(&first)[3..8]);
+        assert_ne!(values(&late)[..3], values(&first)[..3]);
+
+        // Also when it was saved and restored before its first use.
+        let mut saved = make();
+        run(saved.as_mut(), &[Some(0.1), None], 4);
+        let mut restored = make();
+        for name in saved.slots(0) {
+            restored.set_slot(0, &name, saved.slot(0, &name).unwrap());
+        }
+        for (name, value) in saved.scalars() {
+            restored.set_scalar(&name, value).unwrap();
+        }
+        let again: Vec<String> = restored.slots(0);
+        assert_eq!(again, saved.slots(0));
+        assert_eq!(restored.scalars().len(), saved.scalars().len());
+        let late = run(restored.as_mut(), &EQUAL, 1);
+        assert_eq!(values(&late)[3..8], values(&first)[3..8]);
+    }
+}

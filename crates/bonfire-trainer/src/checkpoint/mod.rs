@@ -107,13 +107,20 @@ pub fn save(
     std::fs::create_dir(&aside).map_err(CheckpointError::io("creating", &aside))?;
 
     let model = state.take_under(MODEL_PREFIX);
-    manifest.files = vec![
-        write_file(&aside, MODEL, &tensors::encode(&model.tensors)?)?,
-        write_file(&aside, TENSORS, &tensors::encode(&state.tensors)?)?,
-        write_file(&aside, SCALARS, &scalars::encode(&state.scalars)?)?,
-    ];
-    write_file(&aside, Manifest::FILE, &manifest.encode()?)?;
-    sync_folder(&aside)?;
+    let mut write = || -> Result<(), CheckpointError> {
+        manifest.files = vec![
+            write_file(&aside, MODEL, &tensors::encode(&model.tensors)?)?,
+            write_file(&aside, TENSORS, &tensors::encode(&state.tensors)?)?,
+            write_file(&aside, SCALARS, &scalars::encode(&state.scalars)?)?,
+        ];
+        write_file(&aside, Manifest::FILE, &manifest.encode()?)?;
+        sync_folder(&aside)
+    };
+    if let Err(error) = write() {
+        // A full disk needs the room.
+        drop(remove_folder(&aside));
+        return Err(error);
+    }
 
     let place = folder.join(&name);
     replace_folder(&aside, &place)?;
@@ -121,7 +128,7 @@ pub fn save(
     write_file(folder, ".latest.partial", name.as_bytes())?;
     rename(&pointer, &folder.join(LATEST))?;
     sync_folder(folder)?;
-    remove_old(folder, keep_last)?;
+    remove_old(folder, &place, keep_last)?;
     Ok(place)
 }
 
@@ -154,7 +161,9 @@ fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
     for folder in &candidates {
         let latest = std::fs::read_to_string(folder.join(LATEST));
         let pointed = latest.ok().map(|name| folder.join(name.trim()));
-        if let Some(pointed) = pointed.filter(|pointed| pointed.join(Manifest::FILE).is_file()) {
+        // A crash between the checkpoint and the pointer leaves an older pointer, never a dangling
+        // one; but files may have been removed by hand.
+        if let Some(pointed) = pointed.filter(|pointed| Manifest::read(pointed).is_ok()) {
             return Ok(pointed);
         }
         if let Some(newest) = complete(folder).pop() {
@@ -169,7 +178,7 @@ fn complete(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
         .map(|entry| entry.path())
-        .filter(|path| path.join(Manifest::FILE).is_file())
+        .filter(|path| Manifest::read(path).is_ok())
         .filter(|path| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
         })
@@ -178,10 +187,15 @@ fn complete(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn remove_old(folder: &Path, keep_last: usize) -> Result<(), CheckpointError> {
-    let found = complete(folder);
-    let excess = found.len().saturating_sub(keep_last.max(1));
-    found.iter().take(excess).try_for_each(|path| remove_folder(path))
+/// Removes all but the newest `keep_last`, never the one just saved.
+fn remove_old(folder: &Path, saved: &Path, keep_last: usize) -> Result<(), CheckpointError> {
+    let mut others: Vec<PathBuf> =
+        complete(folder).into_iter().filter(|path| path != saved).collect();
+    others.sort_by_cached_key(|path| {
+        std::fs::metadata(path.join(Manifest::FILE)).and_then(|file| file.modified()).ok()
+    });
+    let excess = (others.len() + 1).saturating_sub(keep_last.max(1));
+    others.iter().take(excess).try_for_each(|path| remove_folder(path))
 }
 
 #[cfg(test)]

@@ -89,3 +89,15 @@ fn saving_the_same_step_again_replaces_it() {
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 2, "a checkpoint and the pointer: {left:?}");
 }
+
+#[test]
+fn checkpoints_of_an_earlier_run_go_before_the_one_just_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [80, 90, 10, 20] {
+        save(folder.path(), checkpoint(step), 2).unwrap();
+        assert_eq!(load(folder.path()).unwrap().manifest.step, step);
+    }
+    let steps: Vec<_> =
+        complete(folder.path()).iter().map(|path| Manifest::read(path).unwrap().step).collect();
+    assert_eq!(steps, [10, 20]);
+}
