@@ -63,6 +63,8 @@ impl Options {
 }
 
 fn main() -> ExitCode {
+    // For both loops alike: without it, each is fast or slow by chance.
+    bonfire::trainer::keep_freed_memory();
     let Args { mode, options } = Args::parse();
     let figure = match mode {
         Mode::Burn => burn_loop::run(&options).map(Some),

@@ -88,6 +88,6 @@ pub mod prelude {
     pub use bonfire_trainer::config::OptimizerPlan;
     pub use bonfire_trainer::{
         BatchSource, Callback, FitReport, ImageBatch, ImageCollate, Learnable, ProgressPrinter,
-        StepContext, StepOutput, StopFlag, Trainer, TrainerConfig,
+        StepContext, StepOutput, StopFlag, Trainer, TrainerConfig, keep_freed_memory,
     };
 }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 const EPOCHS: u64 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    keep_freed_memory();
     let group = match RankEnv::detect()? {
         Some(env) => init_process_group(&env, InitOptions::default())?,
         None => ProcessGroup::single(),

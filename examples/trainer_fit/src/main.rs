@@ -77,6 +77,7 @@ impl Learnable for Autoencoder {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    keep_freed_memory();
     let group = match RankEnv::detect()? {
         Some(env) => init_process_group(&env, InitOptions::default())?,
         None => ProcessGroup::single(),
