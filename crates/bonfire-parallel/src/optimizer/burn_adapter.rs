@@ -78,9 +78,7 @@ const SEPARATOR: char = '/';
 
 impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
-        if !self.segments.contains_key(&bucket) {
-            self.segments.insert(bucket, update.segments.to_vec());
-        }
+        self.segments.entry(bucket).or_insert_with(|| update.segments.to_vec());
         let mut parts = Vec::with_capacity(update.segments.len() + 1);
         for (index, segment) in update.segments.iter().enumerate() {
             let parameters = update.parameters.clone().slice(segment.range.clone());
