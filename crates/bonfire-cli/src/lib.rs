@@ -31,6 +31,7 @@ use std::process::ExitCode;
 ///
 /// Call it first thing in `main`: it sets the number of threads before anything uses them.
 pub fn run(registry: Registry) -> ExitCode {
+    process::note_start();
     bonfire_trainer::keep_freed_memory();
     start_log();
     let args = args::Args::parse();

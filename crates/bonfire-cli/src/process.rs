@@ -1,5 +1,6 @@
 //! What this process knows about itself.
 
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Names when the program that the user started began, in nanoseconds since 1970.
@@ -10,25 +11,22 @@ pub(crate) fn rank_of_this_process() -> Option<usize> {
     std::env::var("RANK").ok()?.trim().parse().ok()
 }
 
+static START: OnceLock<SystemTime> = OnceLock::new();
+
+/// Notes that the program begins now. The kernel's own time would be that of a program which this
+/// one replaced, such as `cargo run`.
+pub(crate) fn note_start() {
+    START.get_or_init(SystemTime::now);
+}
+
 /// When the program that the user started began: the launcher's start in a worker, else this
 /// process' own.
 pub(crate) fn launch_time() -> SystemTime {
     let given = std::env::var(LAUNCH_TIME).ok().and_then(|value| value.parse::<u64>().ok());
     match given {
         Some(nanos) => UNIX_EPOCH + Duration::from_nanos(nanos),
-        None => own_start().unwrap_or_else(SystemTime::now),
+        None => *START.get_or_init(SystemTime::now),
     }
-}
-
-/// Start of this process, from the kernel's clock ticks since boot.
-fn own_start() -> Option<SystemTime> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may hold anything; field 22 is counted from behind it.
-    let ticks: f64 = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
-    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
-    let boot = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
-    let age = Duration::from(boot).as_secs_f64() - ticks / per_second as f64;
-    SystemTime::now().checked_sub(Duration::from_secs_f64(age.max(0.0)))
 }
 
 /// Threads for each of `local_ranks` ranks on this machine.
