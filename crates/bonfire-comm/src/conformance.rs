@@ -11,7 +11,7 @@ use crate::{Buffer, DType, Element, HostBuffer, Operation, ProcessGroup, ReduceO
 
 /// Lengths of a buffer, or of one rank's part: nothing, one, less than a rank each, not
 /// divisible, beyond the direct path, several times the scratch memory.
-const LENGTHS: [usize; 6] = [0, 1, 7, 64, 5003, 150_001];
+const LENGTHS: [usize; 5] = [0, 1, 7, 1023, 150_001];
 
 /// Runs one operation in place on the memory of an engine.
 pub type Runner<'a> = &'a dyn Fn(&ProcessGroup, Operation, HostBuffer) -> Result<HostBuffer>;
@@ -44,8 +44,15 @@ pub fn check_with(group: &ProcessGroup, runner: Runner<'_>) {
                 let whole = len * group.world_size();
                 check_one(group, runner, Operation::ReduceScatter(op), dtype, whole);
             }
+            check_one(group, runner, Operation::AllToAll, dtype, len * group.world_size());
             for root in 0..group.world_size() {
                 check_one(group, runner, Operation::Broadcast { root }, dtype, len);
+                for op in ReduceOp::ALL {
+                    check_one(group, runner, Operation::Reduce { root, op }, dtype, len);
+                }
+                let parts = if root == group.rank() { group.world_size() } else { 1 };
+                check_one(group, runner, Operation::Gather { root }, dtype, len * parts);
+                check_one(group, runner, Operation::Scatter { root }, dtype, len * parts);
             }
             check_point_to_point(group, runner, dtype, len);
         }
@@ -60,17 +67,30 @@ fn check_one(
     len: usize,
 ) {
     let (rank, size) = (group.rank(), group.world_size());
-    let input = fill(dtype, len, |index| value(rank, index));
+    let input = fill(dtype, len, |index| match operation {
+        // The root has filled its own part.
+        Operation::Gather { root } if root == rank => value(rank, index % (len / size).max(1)),
+        Operation::AllReduce(ReduceOp::Product)
+        | Operation::Reduce { op: ReduceOp::Product, .. }
+        | Operation::ReduceScatter(ReduceOp::Product) => factor(rank, index),
+        _ => value(rank, index),
+    });
     let got = unwrap(runner(group, operation, input), operation, dtype, len);
-    let part = len / size;
+    let part = (len / size).max(1);
     let expected = fill(dtype, len, |index| match operation {
         Operation::AllReduce(op) | Operation::ReduceScatter(op) => reduced(op, size, index),
         Operation::Broadcast { root } => value(root, index),
         Operation::AllGather => value(index / part, index),
+        Operation::Reduce { root, op } if root == rank => reduced(op, size, index),
+        Operation::AllToAll => value(index / part, rank * part + index % part),
+        Operation::Gather { root } if root == rank => value(index / part, index % part),
+        Operation::Scatter { root } if root != rank => value(root, rank * len + index),
         _ => value(rank, index),
     });
+    let part = len / size;
     let width = dtype.size_bytes();
     let span = match operation {
+        Operation::Reduce { root, .. } if root != rank => 0..0,
         Operation::ReduceScatter(_) => rank * part * width..(rank + 1) * part * width,
         _ => 0..len * width,
     };
@@ -111,12 +131,18 @@ fn value(rank: usize, index: usize) -> f64 {
     ((rank * 5 + index * 3) % 13) as f64
 }
 
+/// The input of a rank for products, which must be exact in every type.
+fn factor(rank: usize, index: usize) -> f64 {
+    ((rank + index) % 3) as f64
+}
+
 /// The serial oracle.
 fn reduced(op: ReduceOp, size: usize, index: usize) -> f64 {
     let values = (0..size).map(|rank| value(rank, index));
     match op {
         ReduceOp::Sum => values.sum(),
         ReduceOp::Mean => values.sum::<f64>() / size as f64,
+        ReduceOp::Product => (0..size).map(|rank| factor(rank, index)).product(),
         ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
         ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
     }
@@ -159,6 +185,25 @@ fn run_blocking(
                 let input = data.clone();
                 group.reduce_scatter(&input, &mut data[own], op)?;
             }
+            Operation::Reduce { root, op } => group.reduce(&mut data, root, op)?,
+            Operation::AllToAll => {
+                let input = data.clone();
+                group.all_to_all(&input, &mut data)?;
+            }
+            Operation::Gather { root } if root == group.rank() => {
+                let input = data[own].to_vec();
+                group.gather(&input, &mut data, root)?;
+            }
+            Operation::Gather { root } => group.gather(&data, &mut [], root)?,
+            Operation::Scatter { root } if root == group.rank() => {
+                let mut output = data[own.clone()].to_vec();
+                group.scatter(&data, &mut output, root)?;
+                assert_eq!(
+                    bytemuck::cast_slice::<T, u8>(&output),
+                    bytemuck::cast_slice::<T, u8>(&data[own])
+                );
+            }
+            Operation::Scatter { root } => group.scatter(&[], &mut data, root)?,
             Operation::Barrier => group.barrier()?,
             Operation::Send { to } => group.send(&data, to)?,
             Operation::Recv { from } => group.recv(&mut data, from)?,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::flight::Record;
 use crate::{Buffer, CommError, DType, HostBuffer, ReduceOp, Result, Work};
 
 /// A collective or point-to-point operation. All work in place and keep the buffer's length.
@@ -11,6 +12,14 @@ use crate::{Buffer, CommError, DType, HostBuffer, ReduceOp, Result, Work};
 pub enum Operation {
     /// Every rank ends with the reduction of all buffers.
     AllReduce(ReduceOp),
+    /// The root ends with the reduction of all buffers. The contents of the other buffers are
+    /// unspecified.
+    Reduce {
+        /// Rank that gets the result.
+        root: usize,
+        /// How elements are combined.
+        op: ReduceOp,
+    },
     /// Every rank ends with the buffer of `root`.
     Broadcast {
         /// Rank whose contents are sent.
@@ -22,6 +31,21 @@ pub enum Operation {
     /// The buffer has a segment for each rank; rank r ends with the reduction of all ranks'
     /// segments r in its segment r. The contents of the other segments are unspecified.
     ReduceScatter(ReduceOp),
+    /// The buffer has a segment for each rank; rank r sends its segment s to rank s, and ends with
+    /// what rank s has sent to r in segment s.
+    AllToAll,
+    /// The root's buffer has a segment for each rank and ends with every rank's part in its
+    /// segment; it has filled its own. The buffer of any other rank is its part, and stays.
+    Gather {
+        /// Rank that gets all parts.
+        root: usize,
+    },
+    /// The root's buffer has a segment for each rank, and stays. The buffer of any other rank ends
+    /// with its segment.
+    Scatter {
+        /// Rank whose segments are sent.
+        root: usize,
+    },
     /// No rank leaves before every rank has entered.
     Barrier,
     /// Sends the buffer to one rank.
@@ -41,9 +65,13 @@ impl Operation {
     pub fn kind(self) -> OperationKind {
         match self {
             Self::AllReduce(_) => OperationKind::AllReduce,
+            Self::Reduce { .. } => OperationKind::Reduce,
             Self::Broadcast { .. } => OperationKind::Broadcast,
             Self::AllGather => OperationKind::AllGather,
             Self::ReduceScatter(_) => OperationKind::ReduceScatter,
+            Self::AllToAll => OperationKind::AllToAll,
+            Self::Gather { .. } => OperationKind::Gather,
+            Self::Scatter { .. } => OperationKind::Scatter,
             Self::Barrier => OperationKind::Barrier,
             Self::Send { .. } => OperationKind::Send,
             Self::Recv { .. } => OperationKind::Recv,
@@ -55,9 +83,13 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AllReduce(op) => write!(f, "all_reduce({op})"),
+            Self::Reduce { root, op } => write!(f, "reduce({op}, root {root})"),
             Self::Broadcast { root } => write!(f, "broadcast(root {root})"),
             Self::AllGather => f.write_str("all_gather"),
             Self::ReduceScatter(op) => write!(f, "reduce_scatter({op})"),
+            Self::AllToAll => f.write_str("all_to_all"),
+            Self::Gather { root } => write!(f, "gather(root {root})"),
+            Self::Scatter { root } => write!(f, "scatter(root {root})"),
             Self::Barrier => f.write_str("barrier"),
             Self::Send { to } => write!(f, "send(to {to})"),
             Self::Recv { from } => write!(f, "recv(from {from})"),
@@ -70,9 +102,13 @@ impl fmt::Display for Operation {
 #[allow(missing_docs, reason = "the variants are those of Operation")]
 pub enum OperationKind {
     AllReduce,
+    Reduce,
     Broadcast,
     AllGather,
     ReduceScatter,
+    AllToAll,
+    Gather,
+    Scatter,
     Barrier,
     Send,
     Recv,
@@ -80,11 +116,15 @@ pub enum OperationKind {
 
 impl OperationKind {
     /// Every kind.
-    pub const ALL: [OperationKind; 7] = [
+    pub const ALL: [OperationKind; 11] = [
         Self::AllReduce,
+        Self::Reduce,
         Self::Broadcast,
         Self::AllGather,
         Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Gather,
+        Self::Scatter,
         Self::Barrier,
         Self::Send,
         Self::Recv,
@@ -180,6 +220,24 @@ impl HostView<'_> {
     }
 }
 
+/// What goes with an operation.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// When it must have ended.
+    pub deadline: Instant,
+    /// Its entry in the flight recorder, for the engine to mark.
+    pub record: Record,
+}
+
+/// One message of [`Engine::run_batch`].
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    /// [`Operation::Send`] or [`Operation::Recv`].
+    pub operation: Operation,
+    /// What is sent or filled.
+    pub view: HostView<'a>,
+}
+
 /// Moves the bytes of one group. Object safe; a [`ProcessGroup`](crate::ProcessGroup) checks the
 /// arguments against [`Engine::capabilities`] before it calls.
 pub trait Engine: Send + Sync {
@@ -200,7 +258,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// The session's failure when it has one; otherwise errors come from the work.
-    fn start(&self, operation: Operation, buffer: Buffer, deadline: Instant) -> Result<Work>;
+    fn start(&self, operation: Operation, buffer: Buffer, call: Call) -> Result<Work>;
 
     /// Runs `operation` on borrowed host memory, behind all operations started before.
     ///
@@ -208,15 +266,22 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// Those of the collective.
-    fn run(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
+    fn run(&self, operation: Operation, view: HostView<'_>, call: Call) -> Result<()> {
         let mut copy = HostBuffer::zeros(view.dtype(), view.len());
         copy.as_bytes_mut().copy_from_slice(view.bytes());
-        let done = self.start(operation, Buffer::Host(copy), deadline)?.wait()?.into_host()?;
+        let done = self.start(operation, Buffer::Host(copy), call)?.wait()?.into_host()?;
         if let HostView::Exclusive { bytes, .. } = view {
             bytes.copy_from_slice(done.as_bytes());
         }
         Ok(())
     }
+
+    /// Runs sends and receives at the same time, behind all operations started before; those of
+    /// the same kind and peer keep their order.
+    ///
+    /// # Errors
+    /// Those of the messages.
+    fn run_batch(&self, transfers: Vec<Transfer<'_>>, call: Call) -> Result<()>;
 
     /// Makes the engine of a new group from some ranks of this one, with connections and an
     /// order of its own. `members` are ranks of this group in the new group's order and contain

@@ -2,13 +2,23 @@
 
 use std::time::Duration;
 
-use crate::DType;
 use crate::engine::MemoryKind;
+use crate::{DType, EngineKind};
 
 /// An error of this crate. It can be cloned, because a poisoned group returns it again and again.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
+    /// Happens when the chosen engine cannot be used here. Another is never taken silently.
+    #[error("engine \"{engine}\" cannot be used: {reason}; {remedy}")]
+    EngineUnavailable {
+        /// The engine that was asked for.
+        engine: EngineKind,
+        /// What is missing.
+        reason: String,
+        /// What to install or choose instead.
+        remedy: String,
+    },
     /// Happens when a rank ended without saying goodbye, or panicked.
     #[error("rank {rank} died ({detail}); look at that rank's own log for the cause")]
     Died {

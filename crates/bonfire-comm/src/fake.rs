@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::sync::lock;
 use crate::work::WorkHandle;
 use crate::{
-    Buffer, Capabilities, CommError, DeviceBuffer, Engine, HostBuffer, HostView, MemoryKind,
-    Operation, ProcessGroup, Result, Work, local,
+    Buffer, Call, Capabilities, CommError, DeviceBuffer, Engine, HostBuffer, HostView, MemoryKind,
+    Operation, ProcessGroup, Result, Transfer, Work, local,
 };
 
 /// The memory of a fake device, and what was asked of the device.
@@ -101,16 +101,20 @@ impl Engine for FakeEngine {
         Capabilities { memory: vec![MemoryKind::Device], ..Capabilities::host() }
     }
 
-    fn start(&self, operation: Operation, buffer: Buffer, deadline: Instant) -> Result<Work> {
+    fn start(&self, operation: Operation, buffer: Buffer, call: Call) -> Result<Work> {
         let buffer = buffer.into_device()?;
         let data = self.device.take(buffer.pointer)?;
         lock(&self.device.state).started.push((operation, buffer.pointer));
-        let inner = self.host.start(operation, Buffer::Host(data), deadline)?;
+        let inner = self.host.start(operation, Buffer::Host(data), call)?;
         Ok(Work::new(FakeWork { inner, buffer, device: self.device.clone() }))
     }
 
-    fn run(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
-        self.host.run(operation, view, deadline)
+    fn run(&self, operation: Operation, view: HostView<'_>, call: Call) -> Result<()> {
+        self.host.run(operation, view, call)
+    }
+
+    fn run_batch(&self, transfers: Vec<Transfer<'_>>, call: Call) -> Result<()> {
+        self.host.run_batch(transfers, call)
     }
 
     fn sub_group(

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::HostView;
+use crate::engine::{Call, HostView, Transfer};
+use crate::flight::{Record, Recorder};
 use crate::links::SingleConnector;
 use crate::membership::{Board, LocalMembership};
 use crate::ring_engine::{RingEngine, nothing};
@@ -23,6 +25,38 @@ const MAX_CONTROL_BYTES: usize = 1 << 30;
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Instant::now() + timeout.min(YEAR)
+}
+
+/// One message of [`ProcessGroup::batch_send_recv`].
+#[derive(Debug)]
+pub enum PeerOp<'a, T> {
+    /// Sends `data` to rank `to`.
+    Send {
+        /// What is sent.
+        data: &'a [T],
+        /// Destination.
+        to: usize,
+    },
+    /// Fills `data` from rank `from`.
+    Recv {
+        /// What is filled.
+        data: &'a mut [T],
+        /// Source.
+        from: usize,
+    },
+}
+
+impl<'a, T: Element> PeerOp<'a, T> {
+    fn into_transfer(self) -> Transfer<'a> {
+        match self {
+            Self::Send { data, to } => {
+                Transfer { operation: Operation::Send { to }, view: shared(data) }
+            }
+            Self::Recv { data, from } => {
+                Transfer { operation: Operation::Recv { from }, view: exclusive(data) }
+            }
+        }
+    }
 }
 
 /// A set of ranks and the engine that moves bytes between them. Clones are the same group.
@@ -45,6 +79,8 @@ struct Inner {
     identity: String,
     timeout: Duration,
     children: AtomicU64,
+    /// One for the world and all groups made from it.
+    recorder: Arc<Recorder>,
 }
 
 impl fmt::Debug for ProcessGroup {
@@ -76,7 +112,8 @@ impl ProcessGroup {
 
     /// Wraps an engine, for engines of other crates and for tests.
     pub fn from_engine(engine: Arc<dyn Engine>, name: &str, timeout: Duration) -> Self {
-        Self::with_identity(engine, name, name.to_owned(), timeout)
+        let recorder = Arc::new(Recorder::new(engine.rank(), engine.world_size()));
+        Self::with_identity(engine, name, name.to_owned(), timeout, recorder)
     }
 
     fn with_identity(
@@ -84,10 +121,11 @@ impl ProcessGroup {
         name: &str,
         identity: String,
         timeout: Duration,
+        recorder: Arc<Recorder>,
     ) -> Self {
         let name = name.to_owned();
         let children = AtomicU64::new(0);
-        Self { inner: Arc::new(Inner { engine, name, identity, timeout, children }) }
+        Self { inner: Arc::new(Inner { engine, name, identity, timeout, children, recorder }) }
     }
 
     /// Returns the engine, for engines that build on another.
@@ -141,6 +179,11 @@ impl ProcessGroup {
         self.inner.engine.failure()
     }
 
+    /// Returns the flight recorder that this group shares with all groups of its session.
+    pub fn flight_recorder(&self) -> &Arc<Recorder> {
+        &self.inner.recorder
+    }
+
     /// Ends the session: pending and later collectives of every rank, in every group, return an
     /// error that names this rank and `reason`.
     pub fn abort(&self, reason: &str) {
@@ -154,6 +197,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CommError::Mismatch`] when the names differ; otherwise the failures of any collective.
+    #[track_caller]
     pub fn duplicate(&self, name: &str) -> Result<Self> {
         let names = self.all_gather_bytes(name.as_bytes())?;
         if let Some(peer) = names.iter().position(|other| other != name.as_bytes()) {
@@ -182,6 +226,7 @@ impl ProcessGroup {
     ///
     /// # Reference
     /// `MPI_Comm_split`; no color is `MPI_UNDEFINED`.
+    #[track_caller]
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let flag = i64::from(color.is_some());
         let mine = [flag, color.unwrap_or(0).cast_signed(), key];
@@ -207,7 +252,8 @@ impl ProcessGroup {
     fn child(&self, name: &str, members: &[usize], index: u64) -> Result<Self> {
         let identity = format!("{}/{name}#{index}", self.inner.identity);
         let engine = self.inner.engine.sub_group(&identity, members, self.timeout())?;
-        Ok(Self::with_identity(engine, name, identity, self.timeout()))
+        let recorder = self.inner.recorder.clone();
+        Ok(Self::with_identity(engine, name, identity, self.timeout(), recorder))
     }
 
     /// Reduces `data` over all ranks; every rank ends with the same bits.
@@ -217,8 +263,23 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// The failures of any collective.
+    #[track_caller]
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
         self.run(Operation::AllReduce(op), exclusive(data))
+    }
+
+    /// Reduces `data` over all ranks to rank `root`. What the slices of the other ranks hold
+    /// afterwards is unspecified.
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length, root and operation. Ranks other than the root may
+    /// return before it. Deterministic.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`] for a root outside; otherwise the failures of any collective.
+    #[track_caller]
+    pub fn reduce<T: Element>(&self, data: &mut [T], root: usize, op: ReduceOp) -> Result<()> {
+        self.run(Operation::Reduce { root, op }, exclusive(data))
     }
 
     /// Copies `data` of rank `root` to every rank.
@@ -228,6 +289,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CommError::NoSuchRank`] for a root outside; otherwise the failures of any collective.
+    #[track_caller]
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<()> {
         self.run(Operation::Broadcast { root }, exclusive(data))
     }
@@ -242,6 +304,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CommError::WrongLength`] for other shapes; otherwise the failures of any collective.
+    #[track_caller]
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.expect_scaled("all_gather", "output", input.len(), output.len())?;
         let own = self.rank() * input.len();
@@ -259,6 +322,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CommError::WrongLength`] for other shapes; otherwise the failures of any collective.
+    #[track_caller]
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &[T],
@@ -273,6 +337,71 @@ impl ProcessGroup {
         Ok(())
     }
 
+    /// Sends the r-th part of `input` to rank r, and puts what rank r has sent here into the r-th
+    /// part of `output`.
+    ///
+    /// # Shapes
+    /// `input.len() == output.len()`, a multiple of the world size
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length; blocks.
+    ///
+    /// # Errors
+    /// [`CommError::WrongLength`] for other shapes; otherwise the failures of any collective.
+    #[track_caller]
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.expect_len("all_to_all", "output", input.len(), output.len())?;
+        output.copy_from_slice(input);
+        self.run(Operation::AllToAll, exclusive(output))
+    }
+
+    /// Puts the `input` of every rank into `output` of rank `root`, in the order of the ranks.
+    ///
+    /// # Shapes
+    /// On the root `output.len() == input.len() * world_size`; elsewhere `output` is not used and
+    /// may be empty.
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length and root. Ranks other than the root may return
+    /// before it.
+    ///
+    /// # Errors
+    /// [`CommError::WrongLength`], [`CommError::NoSuchRank`]; otherwise the failures of any
+    /// collective.
+    #[track_caller]
+    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
+        if self.rank() != root {
+            return self.run(Operation::Gather { root }, shared(input));
+        }
+        self.expect_scaled("gather", "output", input.len(), output.len())?;
+        let own = self.rank() * input.len();
+        output[own..own + input.len()].copy_from_slice(input);
+        self.run(Operation::Gather { root }, exclusive(output))
+    }
+
+    /// Puts the r-th part of `input` of rank `root` into `output` of rank r.
+    ///
+    /// # Shapes
+    /// On the root `input.len() == output.len() * world_size`; elsewhere `input` is not used and
+    /// may be empty.
+    ///
+    /// # Collective
+    /// Called by all ranks with equal length and root. The root may return before the others.
+    ///
+    /// # Errors
+    /// [`CommError::WrongLength`], [`CommError::NoSuchRank`]; otherwise the failures of any
+    /// collective.
+    #[track_caller]
+    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
+        if self.rank() != root {
+            return self.run(Operation::Scatter { root }, exclusive(output));
+        }
+        self.expect_scaled("scatter", "input", output.len(), input.len())?;
+        let own = self.rank() * output.len();
+        output.copy_from_slice(&input[own..own + output.len()]);
+        self.run(Operation::Scatter { root }, shared(input))
+    }
+
     /// Waits until every rank has called it.
     ///
     /// # Collective
@@ -280,8 +409,26 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// The failures of any collective.
+    #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         self.run(Operation::Barrier, nothing())
+    }
+
+    /// Waits until every rank has called it, at most for `timeout`, which may be shorter than the
+    /// group's.
+    ///
+    /// # Collective
+    /// Called by all ranks; blocks.
+    ///
+    /// # Errors
+    /// [`CommError::Timeout`] names every rank that has not come; otherwise the failures of any
+    /// collective.
+    ///
+    /// # Reference
+    /// `torch.distributed.monitored_barrier` with `wait_all_ranks`.
+    #[track_caller]
+    pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
+        self.run_until(Operation::Barrier, nothing(), deadline_after(timeout))
     }
 
     /// Sends `data` to rank `to`, which must receive it. May return before it has arrived.
@@ -292,23 +439,51 @@ impl ProcessGroup {
     /// # Errors
     /// [`CommError::NoSuchRank`]; [`CommError::Mismatch`] on the receiver if it expects another
     /// type or length; otherwise the failures of any collective.
+    #[track_caller]
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
-        let view = HostView::Shared { bytes: bytemuck::cast_slice(data), dtype: T::DTYPE };
-        self.run(Operation::Send { to }, view)
+        self.run(Operation::Send { to }, shared(data))
     }
 
     /// Receives `data` from rank `from`.
     ///
     /// # Errors
     /// As [`Self::send`].
+    #[track_caller]
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
         self.run(Operation::Recv { from }, exclusive(data))
+    }
+
+    /// Runs sends and receives at the same time, so that no order of them waits for itself.
+    /// Messages between the same two ranks keep their order.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    ///
+    /// # Reference
+    /// `torch.distributed.batch_isend_irecv`, waited for.
+    #[track_caller]
+    pub fn batch_send_recv<T: Element>(&self, messages: Vec<PeerOp<'_, T>>) -> Result<()> {
+        let transfers: Vec<_> = messages.into_iter().map(PeerOp::into_transfer).collect();
+        let (mut count, mut operation) = (0, None);
+        for Transfer { operation: message, view } in &transfers {
+            self.check(*message, view.dtype(), view.len())?;
+            count += view.len();
+            operation.get_or_insert(*message);
+        }
+        // Nothing to do; and no rank counts batches.
+        let Some(operation) = operation else { return Ok(()) };
+        let call = self.call(operation, T::DTYPE, count, deadline_after(self.timeout()));
+        let record = call.record.clone();
+        let result = self.inner.engine.run_batch(transfers, call);
+        record.finished(result.as_ref().err());
+        result
     }
 
     /// Starts [`Self::all_reduce`] in place.
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_all_reduce(&self, buffer: impl Into<Buffer>, op: ReduceOp) -> Result<Work> {
         self.start(Operation::AllReduce(op), buffer.into())
     }
@@ -317,6 +492,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_broadcast(&self, buffer: impl Into<Buffer>, root: usize) -> Result<Work> {
         self.start(Operation::Broadcast { root }, buffer.into())
     }
@@ -326,6 +502,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_all_gather(&self, buffer: impl Into<Buffer>) -> Result<Work> {
         self.start(Operation::AllGather, buffer.into())
     }
@@ -335,6 +512,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_reduce_scatter(&self, buffer: impl Into<Buffer>, op: ReduceOp) -> Result<Work> {
         self.start(Operation::ReduceScatter(op), buffer.into())
     }
@@ -343,6 +521,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_barrier(&self) -> Result<Work> {
         self.start(Operation::Barrier, Buffer::from(Vec::<u8>::new()))
     }
@@ -351,6 +530,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_send(&self, buffer: impl Into<Buffer>, to: usize) -> Result<Work> {
         self.start(Operation::Send { to }, buffer.into())
     }
@@ -359,6 +539,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::start`].
+    #[track_caller]
     pub fn start_recv(&self, buffer: impl Into<Buffer>, from: usize) -> Result<Work> {
         self.start(Operation::Recv { from }, buffer.into())
     }
@@ -372,13 +553,21 @@ impl ProcessGroup {
     /// # Errors
     /// [`CommError::Unsupported`], [`CommError::NoSuchRank`] or [`CommError::WrongLength`] for
     /// arguments, the session's failure if it has one; the rest comes from [`Work::wait`].
+    #[track_caller]
     pub fn start(&self, operation: Operation, buffer: Buffer) -> Result<Work> {
         self.check(operation, buffer.dtype(), buffer.len())?;
         let capabilities = self.capabilities();
         if !capabilities.memory.contains(&buffer.memory()) {
             return Err(self.unsupported(format!("{} memory", buffer.memory())));
         }
-        self.inner.engine.start(operation, buffer, deadline_after(self.timeout()))
+        let deadline = deadline_after(self.timeout());
+        let call = self.call(operation, buffer.dtype(), buffer.len(), deadline);
+        let record = call.record.clone();
+        let result = self.inner.engine.start(operation, buffer, call);
+        if let Err(error) = &result {
+            record.finished(Some(error));
+        }
+        result
     }
 
     /// Gathers byte strings of different lengths from all ranks, in the order of the ranks.
@@ -389,6 +578,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`CommError::WrongLength`] for more than 1 GiB over all ranks; otherwise the failures of
     /// any collective.
+    #[track_caller]
     pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut lens = vec![0i64; self.world_size()];
         self.all_gather(&[bytes.len() as i64], &mut lens)?;
@@ -414,6 +604,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CommError::NoSuchRank`]; otherwise the failures of any collective.
+    #[track_caller]
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
         let mut len = [bytes.len() as i64];
         self.broadcast(&mut len, root)?;
@@ -433,9 +624,34 @@ impl ProcessGroup {
         Err(CommError::WrongLength { operation, what: "message", expected, got: len })
     }
 
+    #[track_caller]
     fn run(&self, operation: Operation, view: HostView<'_>) -> Result<()> {
+        self.run_until(operation, view, deadline_after(self.timeout()))
+    }
+
+    #[track_caller]
+    fn run_until(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
         self.check(operation, view.dtype(), view.len())?;
-        self.inner.engine.run(operation, view, deadline_after(self.timeout()))
+        let call = self.call(operation, view.dtype(), view.len(), deadline);
+        let record = call.record.clone();
+        let result = self.inner.engine.run(operation, view, call);
+        record.finished(result.as_ref().err());
+        result
+    }
+
+    /// Enters an operation in the flight recorder.
+    #[track_caller]
+    fn call(&self, operation: Operation, dtype: DType, count: usize, deadline: Instant) -> Call {
+        let site = Location::caller();
+        let record = Record::begin(
+            &self.inner.recorder,
+            &self.inner.identity,
+            operation,
+            dtype,
+            count,
+            site,
+        );
+        Call { deadline, record }
     }
 
     /// Checks the arguments against the group and the engine, before any rank is involved.
@@ -448,7 +664,18 @@ impl ProcessGroup {
             return Err(self.unsupported(format!("{dtype} elements")));
         }
         match operation {
-            Operation::Broadcast { root } => self.expect_rank("root", root, true),
+            Operation::Broadcast { root } | Operation::Reduce { root, .. } => {
+                self.expect_rank("root", root, true)
+            }
+            Operation::Gather { root } => {
+                self.expect_rank("root", root, true)?;
+                self.expect_parts_of_root("gather", root, len)
+            }
+            Operation::Scatter { root } => {
+                self.expect_rank("root", root, true)?;
+                self.expect_parts_of_root("scatter", root, len)
+            }
+            Operation::AllToAll => self.expect_parts("all_to_all", len),
             Operation::Send { to } => self.expect_rank("destination", to, false),
             Operation::Recv { from } => self.expect_rank("source", from, false),
             Operation::AllGather => self.expect_parts("all_gather", len),
@@ -478,6 +705,10 @@ impl ProcessGroup {
         Err(CommError::WrongLength { operation, what: "buffer", expected, got: len })
     }
 
+    fn expect_parts_of_root(&self, operation: &'static str, root: usize, len: usize) -> Result<()> {
+        if self.rank() == root { self.expect_parts(operation, len) } else { Ok(()) }
+    }
+
     fn expect_scaled(
         &self,
         operation: &'static str,
@@ -485,16 +716,29 @@ impl ProcessGroup {
         part: usize,
         whole: usize,
     ) -> Result<()> {
-        let expected = part * self.world_size();
-        if whole == expected {
+        self.expect_len(operation, what, part * self.world_size(), whole)
+    }
+
+    fn expect_len(
+        &self,
+        operation: &'static str,
+        what: &'static str,
+        expected: usize,
+        got: usize,
+    ) -> Result<()> {
+        if got == expected {
             return Ok(());
         }
-        Err(CommError::WrongLength { operation, what, expected: expected.to_string(), got: whole })
+        Err(CommError::WrongLength { operation, what, expected: expected.to_string(), got })
     }
 }
 
 fn exclusive<T: Element>(data: &mut [T]) -> HostView<'_> {
     HostView::Exclusive { bytes: bytemuck::cast_slice_mut(data), dtype: T::DTYPE }
+}
+
+fn shared<T: Element>(data: &[T]) -> HostView<'_> {
+    HostView::Shared { bytes: bytemuck::cast_slice(data), dtype: T::DTYPE }
 }
 
 #[cfg(test)]

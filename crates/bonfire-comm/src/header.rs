@@ -23,8 +23,21 @@ pub(crate) struct Header {
     group: u32,
 }
 
-const KINDS: [&str; 6] =
-    ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier", "send/recv"];
+/// Names of the kinds, by their codes.
+const KINDS: [&str; 10] = [
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "barrier",
+    "send/recv",
+];
+const BARRIER: u8 = 8;
+const POINT_TO_POINT: u8 = 9;
 
 impl Header {
     /// Describes `operation` of rank `rank`. Both ends of a send and receive describe the sender.
@@ -38,12 +51,16 @@ impl Header {
     ) -> Self {
         let (kind, reduce, root) = match operation {
             Operation::AllReduce(op) => (0, op as u8, 0),
-            Operation::Broadcast { root } => (1, 0, root),
-            Operation::AllGather => (2, 0, 0),
-            Operation::ReduceScatter(op) => (3, op as u8, 0),
-            Operation::Barrier => (4, 0, 0),
-            Operation::Send { .. } => (5, 0, rank),
-            Operation::Recv { from } => (5, 0, from),
+            Operation::Reduce { root, op } => (1, op as u8, root),
+            Operation::Broadcast { root } => (2, 0, root),
+            Operation::AllGather => (3, 0, 0),
+            Operation::ReduceScatter(op) => (4, op as u8, 0),
+            Operation::AllToAll => (5, 0, 0),
+            Operation::Gather { root } => (6, 0, root),
+            Operation::Scatter { root } => (7, 0, root),
+            Operation::Barrier => (BARRIER, 0, 0),
+            Operation::Send { .. } => (POINT_TO_POINT, 0, rank),
+            Operation::Recv { from } => (POINT_TO_POINT, 0, from),
         };
         let (count, root) = (count as u64, root as u32);
         Self { kind, reduce, dtype, round: 0, sequence, count, root, group }
@@ -55,13 +72,17 @@ impl Header {
         self
     }
 
+    fn reduce_op(&self) -> ReduceOp {
+        ReduceOp::ALL[usize::from(self.reduce)]
+    }
+
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
     /// Whether both are collectives with the same sequence number.
     pub(crate) fn is_at(&self, other: &Self) -> bool {
-        let is_collective = |header: &Self| header.kind != 5;
+        let is_collective = |header: &Self| header.kind != POINT_TO_POINT;
         is_collective(self) && is_collective(other) && self.sequence == other.sequence
     }
 
@@ -99,12 +120,13 @@ impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(KINDS[usize::from(self.kind)])?;
         match self.kind {
-            0 | 3 => write!(f, "({})", ReduceOp::ALL[usize::from(self.reduce)])?,
-            1 => write!(f, "(root {})", self.root)?,
-            5 => write!(f, "(from {})", self.root)?,
+            0 | 4 => write!(f, "({})", self.reduce_op())?,
+            1 => write!(f, "({}, root {})", self.reduce_op(), self.root)?,
+            2 | 6 | 7 => write!(f, "(root {})", self.root)?,
+            POINT_TO_POINT => write!(f, "(from {})", self.root)?,
             _ => {}
         }
-        if self.kind != 4 {
+        if self.kind != BARRIER {
             write!(f, " of {} {}", self.count, self.dtype)?;
         }
         write!(f, " [sequence {}]", self.sequence)

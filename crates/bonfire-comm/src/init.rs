@@ -14,7 +14,10 @@ use crate::ring_engine::RingEngine;
 use crate::store::{ConnectError, Endpoint, Scope};
 use crate::token::{self, TokenFile, TokenSource};
 use crate::wire::{Credentials, Role, Verdict};
-use crate::{CommError, ProcessGroup, RankEnv, Result, Store, StoreOptions, StoreServer};
+use crate::{
+    Algorithm, CommError, EngineKind, ProcessGroup, RankEnv, Result, Store, StoreOptions,
+    StoreServer, Transport,
+};
 
 /// Pause between attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
@@ -30,11 +33,29 @@ pub struct InitOptions {
     pub rendezvous_timeout: Option<Duration>,
     /// Whether ranks on several machines may meet without a token. Default false.
     pub insecure: bool,
+    /// What moves the bytes. Default [`EngineKind::Auto`], which is `host` here.
+    pub engine: EngineKind,
+    /// How collectives are carried out. Default [`Algorithm::Auto`].
+    pub algorithm: Algorithm,
+    /// How ranks of the same machine are reached. Default [`Transport::Auto`], or what
+    /// `BONFIRE_TRANSPORT` says.
+    pub transport: Option<Transport>,
+    /// Ranks with the same number share a machine. `None`, the default, takes
+    /// `BONFIRE_MACHINE`, else asks the system.
+    pub machine: Option<u64>,
 }
 
 impl Default for InitOptions {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, rendezvous_timeout: None, insecure: false }
+        Self {
+            timeout: DEFAULT_TIMEOUT,
+            rendezvous_timeout: None,
+            insecure: false,
+            engine: EngineKind::Auto,
+            algorithm: Algorithm::Auto,
+            transport: None,
+            machine: None,
+        }
     }
 }
 
@@ -43,6 +64,35 @@ impl InitOptions {
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Chooses the engine.
+    #[must_use]
+    pub fn with_engine(mut self, engine: EngineKind) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Chooses how collectives are carried out.
+    #[must_use]
+    pub fn with_algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// Chooses how ranks of the same machine are reached.
+    #[must_use]
+    pub fn with_transport(mut self, transport: Transport) -> Self {
+        self.transport = Some(transport);
+        self
+    }
+
+    /// Says on which machine this rank is, whatever the system says: for tests of several
+    /// machines on one.
+    #[must_use]
+    pub fn with_machine(mut self, machine: u64) -> Self {
+        self.machine = Some(machine);
         self
     }
 

@@ -25,6 +25,7 @@
 //! # Ok::<(), bonfire_comm::CommError>(())
 //! ```
 
+mod algorithm;
 mod buffer;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
@@ -35,6 +36,7 @@ mod error;
 mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod flight;
 mod group;
 mod header;
 mod init;
@@ -54,12 +56,15 @@ mod token;
 mod wire;
 mod work;
 
+pub use algorithm::{Algorithm, EngineKind, Transport};
 pub use buffer::{Buffer, DeviceBuffer, HostBuffer};
 pub use dtype::{DType, Element};
-pub use engine::{Capabilities, Engine, HostView, MemoryKind, Operation, OperationKind};
+pub use engine::{
+    Call, Capabilities, Engine, HostView, MemoryKind, Operation, OperationKind, Transfer,
+};
 pub use env::RankEnv;
 pub use error::CommError;
-pub use group::ProcessGroup;
+pub use group::{PeerOp, ProcessGroup};
 pub use init::{InitOptions, init_process_group};
 pub use reduce::ReduceOp;
 pub use store::{Store, StoreOptions, StoreServer};

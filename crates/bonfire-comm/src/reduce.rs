@@ -10,13 +10,15 @@ use crate::{CommError, DType, Result};
 /// How elements of several ranks are combined.
 ///
 /// Sums of integers wrap; the mean of integers is the sum divided with truncation. Half types
-/// are added in `f32` and rounded after each rank. A NaN on any rank gives NaN, for all four.
+/// are combined in `f32` and rounded after each rank. A NaN on any rank gives NaN, for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// The sum over ranks.
     Sum,
     /// The sum over ranks divided by the number of ranks.
     Mean,
+    /// The product over ranks; of integers it wraps.
+    Product,
     /// The smallest element.
     Min,
     /// The largest element.
@@ -25,7 +27,7 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// Every operation, in the order of the wire codes.
-    pub const ALL: [ReduceOp; 4] = [Self::Sum, Self::Mean, Self::Min, Self::Max];
+    pub const ALL: [ReduceOp; 5] = [Self::Sum, Self::Mean, Self::Product, Self::Min, Self::Max];
 }
 
 impl fmt::Display for ReduceOp {
@@ -33,6 +35,7 @@ impl fmt::Display for ReduceOp {
         f.write_str(match self {
             Self::Sum => "sum",
             Self::Mean => "mean",
+            Self::Product => "product",
             Self::Min => "min",
             Self::Max => "max",
         })
@@ -41,6 +44,7 @@ impl fmt::Display for ReduceOp {
 
 trait Arithmetic: bytemuck::Pod {
     fn add(self, other: Self) -> Self;
+    fn multiply(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
     fn divide(self, count: usize) -> Self;
@@ -50,6 +54,7 @@ macro_rules! float_arithmetic {
     ($($type:ty),*) => {$(
         impl Arithmetic for $type {
             fn add(self, other: Self) -> Self { self + other }
+            fn multiply(self, other: Self) -> Self { self * other }
             // `a < b` is false when a NaN is involved: the second test lets it win.
             #[allow(clippy::eq_op, reason = "the portable test for NaN that vectorises")]
             fn smaller(self, other: Self) -> Self {
@@ -69,6 +74,7 @@ macro_rules! integer_arithmetic {
     ($($type:ty as $wide:ty),*) => {$(
         impl Arithmetic for $type {
             fn add(self, other: Self) -> Self { self.wrapping_add(other) }
+            fn multiply(self, other: Self) -> Self { self.wrapping_mul(other) }
             fn smaller(self, other: Self) -> Self { self.min(other) }
             fn larger(self, other: Self) -> Self { self.max(other) }
             // Widened, because 300 ranks do not fit into the u8 that they divide.
@@ -87,6 +93,7 @@ fn fold<T: Copy>(target: &mut [T], source: &[T], f: impl Fn(T, T) -> T) {
 fn reduce<T: Arithmetic>(op: ReduceOp, target: &mut [T], source: &[T]) {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => fold(target, source, T::add),
+        ReduceOp::Product => fold(target, source, T::multiply),
         ReduceOp::Min => fold(target, source, T::smaller),
         ReduceOp::Max => fold(target, source, T::larger),
     }

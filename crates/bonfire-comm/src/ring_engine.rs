@@ -21,8 +21,8 @@ use crate::ring::{Halt, Ring, Scratch};
 use crate::sync::lock;
 use crate::work::HostWork;
 use crate::{
-    Buffer, Capabilities, CommError, DType, Engine, HostBuffer, HostView, MemoryKind, Operation,
-    Result, Work,
+    Buffer, Call, Capabilities, CommError, DType, Engine, HostBuffer, HostView, MemoryKind,
+    Operation, Result, Transfer, Work,
 };
 
 /// Operations that may be started and not finished; the next start blocks.
@@ -51,7 +51,7 @@ struct Job {
     ticket: u64,
     operation: Operation,
     buffer: HostBuffer,
-    deadline: Instant,
+    call: Call,
     done: Sender<Result<Buffer>>,
 }
 
@@ -212,7 +212,7 @@ impl Engine for RingEngine {
         Capabilities::host()
     }
 
-    fn start(&self, operation: Operation, buffer: Buffer, deadline: Instant) -> Result<Work> {
+    fn start(&self, operation: Operation, buffer: Buffer, call: Call) -> Result<Work> {
         self.lane.check()?;
         let Buffer::Host(buffer) = buffer else {
             return Err(CommError::WrongMemory { expected: MemoryKind::Host });
@@ -221,7 +221,8 @@ impl Engine for RingEngine {
         let mut entrance = lock(&self.entrance);
         let queue = self.queue(&mut entrance)?;
         let ticket = entrance.next_ticket;
-        let job = Job { ticket, operation, buffer, deadline, done };
+        let deadline = call.deadline;
+        let job = Job { ticket, operation, buffer, call, done };
         if let Err(error) = queue.send_deadline(job, deadline) {
             let error = match error {
                 SendTimeoutError::Timeout(_) => {
@@ -243,14 +244,18 @@ impl Engine for RingEngine {
         }))
     }
 
-    fn run(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
+    fn run(&self, operation: Operation, view: HostView<'_>, call: Call) -> Result<()> {
         self.lane.check()?;
         let ticket = {
             let mut entrance = lock(&self.entrance);
             entrance.next_ticket += 1;
             entrance.next_ticket - 1
         };
-        self.lane.run_in_turn(ticket, operation, view, deadline)
+        self.lane.run_in_turn(ticket, operation, view, &call)
+    }
+
+    fn run_batch(&self, transfers: Vec<Transfer<'_>>, call: Call) -> Result<()> {
+        transfers.into_iter().try_for_each(|t| self.run(t.operation, t.view, call.clone()))
     }
 
     fn sub_group(
@@ -293,10 +298,11 @@ impl Lane {
 
     /// Runs started operations until the engine is dropped.
     fn work(&self, jobs: &Receiver<Job>) {
-        for Job { ticket, operation, mut buffer, deadline, done } in jobs {
+        for Job { ticket, operation, mut buffer, call, done } in jobs {
             let dtype = buffer.dtype();
             let view = HostView::Exclusive { bytes: buffer.as_bytes_mut(), dtype };
-            let result = self.run_in_turn(ticket, operation, view, deadline);
+            let result = self.run_in_turn(ticket, operation, view, &call);
+            call.record.finished(result.as_ref().err());
             // Nobody listens when the work was dropped.
             let _ = done.send(result.map(|()| Buffer::Host(buffer)));
         }
@@ -307,16 +313,16 @@ impl Lane {
         ticket: u64,
         operation: Operation,
         view: HostView<'_>,
-        deadline: Instant,
+        call: &Call,
     ) -> Result<()> {
-        self.wait_for_turn(ticket, operation, deadline)?;
+        self.wait_for_turn(ticket, operation, call.deadline)?;
         let _turn = Turn(self);
         self.check()?;
         if self.members.len() == 1 {
             return Ok(());
         }
         let mut core = lock(&self.core);
-        self.execute(&mut core, operation, view, deadline)
+        self.execute(&mut core, operation, view, call)
     }
 
     /// Waits until all earlier operations are done. A ticket that is given up here blocks those
@@ -342,7 +348,7 @@ impl Lane {
         core: &mut Core,
         operation: Operation,
         view: HostView<'_>,
-        deadline: Instant,
+        call: &Call,
     ) -> Result<()> {
         let counter = match operation {
             Operation::Send { to } => &mut core.sent_to[to],
@@ -352,6 +358,7 @@ impl Lane {
         let sequence = *counter;
         *counter += 1;
         self.entered.store(core.collectives, Ordering::Relaxed);
+        call.record.started(sequence);
         let (dtype, count) = (view.dtype(), view.len());
         let header = Header::new(operation, self.rank, dtype, count, sequence, self.group);
         let mut ring = Ring {
@@ -360,7 +367,7 @@ impl Lane {
             links: core.links.as_mut(),
             scratch: &mut core.scratch,
             membership: self.membership.as_ref(),
-            deadline,
+            deadline: call.deadline,
             sent: 0,
         };
         let result = dispatch(&mut ring, operation, header, view);
@@ -477,6 +484,10 @@ fn dispatch(
         Operation::Broadcast { root } => ring.broadcast(header, bytes, root),
         Operation::AllGather => ring.all_gather(header, bytes),
         Operation::ReduceScatter(op) => ring.reduce_scatter(header, bytes, op),
+        Operation::Reduce { .. }
+        | Operation::AllToAll
+        | Operation::Gather { .. }
+        | Operation::Scatter { .. } => Err(CommError::Internal { detail: "todo".into() }.into()),
         Operation::Barrier => ring.barrier(header),
         Operation::Send { to } => ring.send(header, bytes, to),
         Operation::Recv { from } => ring.recv(header, bytes, from),
