@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::flight::Record;
-use crate::{Buffer, CommError, DType, HostBuffer, ReduceOp, Result, Work};
+use crate::{Algorithm, Buffer, CommError, DType, HostBuffer, ReduceOp, Result, Work};
 
 /// A collective or point-to-point operation. All work in place and keep the buffer's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,6 +76,13 @@ impl Operation {
             Self::Send { .. } => OperationKind::Send,
             Self::Recv { .. } => OperationKind::Recv,
         }
+    }
+}
+
+impl Operation {
+    /// Tells whether all ranks of the group take part.
+    pub fn is_collective(self) -> bool {
+        !matches!(self, Self::Send { .. } | Self::Recv { .. })
     }
 }
 
@@ -238,6 +245,19 @@ pub struct Transfer<'a> {
     pub view: HostView<'a>,
 }
 
+/// What [`Engine::sub_group`] makes.
+#[derive(Debug, Clone, Copy)]
+pub struct SubGroup<'a> {
+    /// Unique among all groups, and equal on all members.
+    pub identity: &'a str,
+    /// Ranks of the old group in the new group's order; they contain this rank.
+    pub members: &'a [usize],
+    /// Deadline of its collectives.
+    pub timeout: Duration,
+    /// How collectives are carried out; `None` = as in the old group. For engines that have a choice.
+    pub algorithm: Option<Algorithm>,
+}
+
 /// Moves the bytes of one group. Object safe; a [`ProcessGroup`](crate::ProcessGroup) checks the
 /// arguments against [`Engine::capabilities`] before it calls.
 pub trait Engine: Send + Sync {
@@ -284,20 +304,14 @@ pub trait Engine: Send + Sync {
     fn run_batch(&self, transfers: Vec<Transfer<'_>>, call: Call) -> Result<()>;
 
     /// Makes the engine of a new group from some ranks of this one, with connections and an
-    /// order of its own. `members` are ranks of this group in the new group's order and contain
-    /// this rank; `identity` is unique among all groups and equal on all members.
+    /// order of its own.
     ///
     /// # Collective
-    /// Called by all `members`, and by no other rank.
+    /// Called by all members, and by no other rank.
     ///
     /// # Errors
     /// When a member does not come in time, or the session has failed.
-    fn sub_group(
-        &self,
-        identity: &str,
-        members: &[usize],
-        timeout: Duration,
-    ) -> Result<Arc<dyn Engine>>;
+    fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>>;
 
     /// Ends the session of every rank with an error that names this rank and `reason`.
     fn abort(&self, reason: &str);

@@ -19,6 +19,17 @@ pub enum CommError {
         /// What to install or choose instead.
         remedy: String,
     },
+    /// Happens when the ranks of a machine cannot share memory.
+    #[error(
+        "rank {rank} cannot share memory with the ranks of its machine: {detail}; set \
+         BONFIRE_TRANSPORT=tcp on every rank to connect them by TCP instead"
+    )]
+    SharedMemory {
+        /// The rank of the group that failed.
+        rank: usize,
+        /// What the system said.
+        detail: String,
+    },
     /// Happens when a rank ended without saying goodbye, or panicked.
     #[error("rank {rank} died ({detail}); look at that rank's own log for the cause")]
     Died {

@@ -3,13 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::sync::lock;
 use crate::work::WorkHandle;
 use crate::{
     Buffer, Call, Capabilities, CommError, DeviceBuffer, Engine, HostBuffer, HostView, MemoryKind,
-    Operation, ProcessGroup, Result, Transfer, Work, local,
+    Operation, ProcessGroup, Result, SubGroup, Transfer, Work, local,
 };
 
 /// The memory of a fake device, and what was asked of the device.
@@ -117,13 +116,8 @@ impl Engine for FakeEngine {
         self.host.run_batch(transfers, call)
     }
 
-    fn sub_group(
-        &self,
-        identity: &str,
-        members: &[usize],
-        timeout: Duration,
-    ) -> Result<Arc<dyn Engine>> {
-        let host = self.host.sub_group(identity, members, timeout)?;
+    fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>> {
+        let host = self.host.sub_group(spec)?;
         Ok(Arc::new(Self { device: self.device.clone(), host }))
     }
 

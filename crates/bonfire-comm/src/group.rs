@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Call, HostView, Transfer};
 use crate::flight::{Record, Recorder};
+use crate::host_engine::{HostEngine, Plan, nothing};
 use crate::links::SingleConnector;
 use crate::membership::{Board, LocalMembership};
-use crate::ring_engine::{RingEngine, nothing};
 use crate::{
-    Buffer, Capabilities, CommError, DType, Element, Engine, Operation, ReduceOp, Result, Work,
+    Algorithm, Buffer, Capabilities, CommError, DType, Element, Engine, Operation, ReduceOp,
+    Result, SubGroup, Work,
 };
 
 /// Deadline of a collective when none was chosen, as in PyTorch's gloo and NCCL groups.
@@ -102,8 +103,14 @@ impl ProcessGroup {
 
     pub(crate) fn single_with_timeout(timeout: Duration) -> Self {
         let membership = Arc::new(LocalMembership::new(0, Board::new(1)));
-        let engine =
-            RingEngine::connect("world", vec![0], Arc::new(SingleConnector), membership, timeout);
+        let plan = Plan {
+            identity: "world",
+            members: vec![0],
+            timeout,
+            algorithm: Algorithm::Auto,
+            tuning: None,
+        };
+        let engine = HostEngine::connect(plan, Arc::new(SingleConnector), membership);
         match engine {
             Ok(engine) => Self::from_engine(Arc::new(engine), "world", timeout),
             Err(error) => unreachable!("a group of one rank connects to nobody: {error}"),
@@ -199,20 +206,26 @@ impl ProcessGroup {
     /// [`CommError::Mismatch`] when the names differ; otherwise the failures of any collective.
     #[track_caller]
     pub fn duplicate(&self, name: &str) -> Result<Self> {
-        let names = self.all_gather_bytes(name.as_bytes())?;
-        if let Some(peer) = names.iter().position(|other| other != name.as_bytes()) {
-            let error = CommError::Mismatch {
-                group: self.inner.identity.clone(),
-                rank: self.rank(),
-                peer,
-                local: format!("duplicate({name:?})"),
-                remote: format!("duplicate({:?})", String::from_utf8_lossy(&names[peer])),
-            };
-            self.abort(&error.to_string());
-            return Err(error);
-        }
+        self.expect_equal("duplicate", name)?;
         let members: Vec<usize> = (0..self.world_size()).collect();
-        self.child(name, &members, self.next_child())
+        self.child(name, &members, self.next_child(), None)
+    }
+
+    /// Checks that all ranks give the same argument.
+    #[track_caller]
+    fn expect_equal(&self, call: &str, argument: &str) -> Result<()> {
+        let arguments = self.all_gather_bytes(argument.as_bytes())?;
+        let differs = |other: &Vec<u8>| other != argument.as_bytes();
+        let Some(peer) = arguments.iter().position(differs) else { return Ok(()) };
+        let error = CommError::Mismatch {
+            group: self.inner.identity.clone(),
+            rank: self.rank(),
+            peer,
+            local: format!("{call}({argument:?})"),
+            remote: format!("{call}({:?})", String::from_utf8_lossy(&arguments[peer])),
+        };
+        self.abort(&error.to_string());
+        Err(error)
     }
 
     /// Makes groups of the ranks that give the same color, ordered by key, then by rank; a rank
@@ -242,18 +255,40 @@ impl ProcessGroup {
             .collect();
         members.sort_unstable();
         let members: Vec<usize> = members.into_iter().map(|(_, rank)| rank).collect();
-        self.child(&format!("{}.{color}", self.name()), &members, child).map(Some)
+        self.child(&format!("{}.{color}", self.name()), &members, child, None).map(Some)
     }
 
     fn next_child(&self) -> u64 {
         self.inner.children.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn child(&self, name: &str, members: &[usize], index: u64) -> Result<Self> {
+    /// Makes a duplicate of this group that carries collectives out in another way.
+    ///
+    /// # Collective
+    /// Called by all ranks with the same algorithm; blocks until all have.
+    ///
+    /// # Errors
+    /// As [`Self::duplicate`].
+    #[track_caller]
+    pub fn with_algorithm(&self, algorithm: Algorithm) -> Result<Self> {
+        self.expect_equal("with_algorithm", algorithm.name())?;
+        let members: Vec<usize> = (0..self.world_size()).collect();
+        self.child(algorithm.name(), &members, self.next_child(), Some(algorithm))
+    }
+
+    fn child(
+        &self,
+        name: &str,
+        members: &[usize],
+        index: u64,
+        algorithm: Option<Algorithm>,
+    ) -> Result<Self> {
         let identity = format!("{}/{name}#{index}", self.inner.identity);
-        let engine = self.inner.engine.sub_group(&identity, members, self.timeout())?;
+        let timeout = self.timeout();
+        let spec = SubGroup { identity: &identity, members, timeout, algorithm };
+        let engine = self.inner.engine.sub_group(spec)?;
         let recorder = self.inner.recorder.clone();
-        Ok(Self::with_identity(engine, name, identity, self.timeout(), recorder))
+        Ok(Self::with_identity(engine, name, identity, timeout, recorder))
     }
 
     /// Reduces `data` over all ranks; every rank ends with the same bits.

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::group::{DEFAULT_TIMEOUT, deadline_after};
+use crate::host_engine::{HostEngine, Plan};
 use crate::membership::Membership;
 use crate::mesh::{MeshConnector, MeshListener};
 use crate::presence::{Presence, Seat};
-use crate::ring_engine::RingEngine;
 use crate::store::{ConnectError, Endpoint, Scope};
 use crate::token::{self, TokenFile, TokenSource};
 use crate::wire::{Credentials, Role, Verdict};
@@ -96,6 +96,24 @@ impl InitOptions {
         self
     }
 
+    fn transport(&self) -> Result<Transport> {
+        match (self.transport, std::env::var("BONFIRE_TRANSPORT")) {
+            (Some(transport), _) => Ok(transport),
+            (None, Ok(text)) => text.parse().map_err(|detail| CommError::System {
+                what: "read BONFIRE_TRANSPORT".into(),
+                detail,
+            }),
+            (None, Err(_)) => Ok(Transport::Auto),
+        }
+    }
+
+    /// The number of this rank's machine.
+    fn machine(&self) -> u64 {
+        let named = || std::env::var("BONFIRE_MACHINE").ok();
+        let number = |name: String| xxh3_64(name.as_bytes());
+        self.machine.or_else(|| named().map(number)).unwrap_or_else(machine_id)
+    }
+
     fn meeting_time(&self) -> Duration {
         self.rendezvous_timeout.unwrap_or(self.timeout)
     }
@@ -119,6 +137,8 @@ impl InitOptions {
 /// wrong token, [`CommError::NoToken`] several machines without one,
 /// [`CommError::WorldSizeMismatch`] ranks that were started for different worlds.
 pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<ProcessGroup> {
+    check_engine(options.engine)?;
+    let transport = options.transport()?;
     if env.world_size == 1 {
         return Ok(ProcessGroup::single_with_timeout(options.timeout));
     }
@@ -143,10 +163,17 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
         Arc::new(Presence::join(seat, store.clone(), stream, server)?);
     let world = rendezvous.meet(&store.with_prefix(&scope.0), &listener, &membership).and_then(
         |(addresses, machines)| {
-            let connector = MeshConnector::new(listener, addresses, machines, membership.clone());
-            let members = (0..env.world_size).collect();
-            let connector = Arc::new(connector);
-            RingEngine::connect("world", members, connector, membership.clone(), options.timeout)
+            let shared = (transport == Transport::Auto).then(|| store.with_prefix(&scope.0));
+            let connector =
+                MeshConnector::new(listener, addresses, machines, membership.clone(), shared);
+            let plan = Plan {
+                identity: "world",
+                members: (0..env.world_size).collect(),
+                timeout: options.timeout,
+                algorithm: options.algorithm,
+                tuning: None,
+            };
+            HostEngine::connect(plan, Arc::new(connector), membership.clone())
         },
     );
     match world {
@@ -158,6 +185,26 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
             Err(error)
         }
     }
+}
+
+/// Refuses engines that this function cannot make.
+fn check_engine(engine: EngineKind) -> Result<()> {
+    let (reason, remedy) = match engine {
+        EngineKind::Auto | EngineKind::Host => return Ok(()),
+        EngineKind::Local => (
+            "it joins threads of one process, and this is a process per rank",
+            "choose \"host\", or start the ranks as threads",
+        ),
+        EngineKind::Nccl => (
+            "this program was built without NCCL",
+            "build it with the feature `cuda`, or choose \"host\"",
+        ),
+        EngineKind::Mpi => (
+            "this program was built without MPI",
+            "build it with the feature `mpi`, or choose \"host\"",
+        ),
+    };
+    Err(CommError::EngineUnavailable { engine, reason: reason.into(), remedy: remedy.into() })
 }
 
 /// The store that this process hosts until it is part of its presence.
@@ -337,7 +384,7 @@ impl Rendezvous<'_> {
                 got: env.world_size,
             });
         }
-        let card = format!("{} {}", listener.address(), machine_id());
+        let card = format!("{} {}", listener.address(), self.options.machine());
         store.set(&card_key(env.rank), card.as_bytes())?;
         let mut addresses = Vec::with_capacity(env.world_size);
         let mut machines = Vec::with_capacity(env.world_size);
@@ -389,7 +436,10 @@ fn parse_card(card: &[u8]) -> Option<(SocketAddr, u64)> {
 fn machine_id() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let boot = read("/proc/sys/kernel/random/boot_id");
-    xxh3_64(format!("{boot}{}", read("/proc/sys/kernel/hostname")).as_bytes())
+    let host = read("/proc/sys/kernel/hostname");
+    // Processes that do not see each other cannot open each other's memory.
+    let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    xxh3_64(format!("{boot}{host}{}", processes.display()).as_bytes())
 }
 
 #[cfg(test)]

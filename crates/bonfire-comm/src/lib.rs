@@ -27,6 +27,7 @@
 
 mod algorithm;
 mod buffer;
+mod collectives;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod dtype;
@@ -37,8 +38,10 @@ mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod flight;
+mod flow;
 mod group;
 mod header;
+mod host_engine;
 mod init;
 mod links;
 pub mod local;
@@ -46,13 +49,14 @@ mod membership;
 mod mesh;
 mod presence;
 mod reduce;
-mod ring;
-mod ring_engine;
+mod shm;
 mod store;
 mod sync;
 #[cfg(test)]
 mod testing;
 mod token;
+mod topology;
+mod tuning;
 mod wire;
 mod work;
 
@@ -60,7 +64,7 @@ pub use algorithm::{Algorithm, EngineKind, Transport};
 pub use buffer::{Buffer, DeviceBuffer, HostBuffer};
 pub use dtype::{DType, Element};
 pub use engine::{
-    Call, Capabilities, Engine, HostView, MemoryKind, Operation, OperationKind, Transfer,
+    Call, Capabilities, Engine, HostView, MemoryKind, Operation, OperationKind, SubGroup, Transfer,
 };
 pub use env::RankEnv;
 pub use error::CommError;

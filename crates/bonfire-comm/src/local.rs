@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::failure::{Failure, FailureKind};
 use crate::group::DEFAULT_TIMEOUT;
+use crate::host_engine::{HostEngine, Plan};
 use crate::links::LocalConnector;
 use crate::membership::{Board, LocalMembership};
-use crate::ring_engine::RingEngine;
-use crate::{ProcessGroup, Result};
+use crate::{Algorithm, ProcessGroup, Result};
 
 /// Runs `f` in a thread per rank, each with its group (engine `local`), and returns what the
 /// ranks returned, in their order.
@@ -79,7 +79,9 @@ fn join(
 ) -> Result<ProcessGroup> {
     let membership = Arc::new(LocalMembership::new(rank, board));
     let members = (0..world_size).collect();
-    let engine = RingEngine::connect("world", members, connector, membership, timeout)?;
+    let algorithm = Algorithm::Auto;
+    let plan = Plan { identity: "world", members, timeout, algorithm, tuning: None };
+    let engine = HostEngine::connect(plan, connector, membership)?;
     Ok(ProcessGroup::from_engine(Arc::new(engine), "world", timeout))
 }
 

@@ -1,18 +1,20 @@
 //! Connections between the processes of a group.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::links::{Connector, Links, NoLinks, TcpLinks, tune};
+use crate::links::{Connector, Links, Neighbours, tune};
 use crate::membership::{LATCH_PERIOD, Membership};
+use crate::shm::Segment;
 use crate::store::{Acceptor, ConnectError, Endpoint};
 use crate::sync::lock;
 use crate::wire::{Credentials, Hello, Role};
-use crate::{CommError, Result};
+use crate::{CommError, Result, Store};
 
 /// Connections that may wait for their group to be made.
 const MAX_WAITING: usize = 4096;
@@ -73,6 +75,8 @@ pub(crate) struct MeshConnector {
     addresses: Vec<SocketAddr>,
     machines: Arc<[u64]>,
     membership: Arc<dyn Membership>,
+    /// Where the ranks of a machine tell each other of their memory; `None` when they use TCP.
+    store: Option<Store>,
 }
 
 impl MeshConnector {
@@ -81,8 +85,52 @@ impl MeshConnector {
         addresses: Vec<SocketAddr>,
         machines: Arc<[u64]>,
         membership: Arc<dyn Membership>,
+        store: Option<Store>,
     ) -> Self {
-        Self { listener, addresses, machines, membership }
+        Self { listener, addresses, machines, membership, store }
+    }
+
+    /// Maps the memory that the ranks of this machine share, if there are others.
+    ///
+    /// The first of them makes it. It stays reachable as long as that rank's group lives, under
+    /// a path that only processes of the same user can open.
+    fn neighbours(
+        &self,
+        identity: &str,
+        members: &[usize],
+        rank: usize,
+        deadline: Instant,
+    ) -> Result<Option<Neighbours>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        let machine = |member: usize| self.machines[member];
+        let own = machine(members[rank]);
+        let ranks: Vec<usize> =
+            (0..members.len()).filter(|r| machine(members[*r]) == own).collect();
+        if ranks.len() == 1 {
+            return Ok(None);
+        }
+        let key = format!("memory/{identity}/{own}");
+        let failed = |error: io::Error| CommError::SharedMemory { rank, detail: error.to_string() };
+        let place = ranks.iter().position(|other| *other == rank).unwrap_or(0);
+        let segment = if place == 0 {
+            let cookie = xxh3_64(format!("{key} {:?}", Instant::now()).as_bytes());
+            let (segment, path) = Segment::create(ranks.len(), cookie).map_err(failed)?;
+            store.set(&key, format!("{cookie} {path}").as_bytes())?;
+            segment
+        } else {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let card = store.get(&key, left).map_err(|error| match self.membership.failure() {
+                Some(failure) => failure,
+                None => error,
+            })?;
+            let card = String::from_utf8_lossy(&card).into_owned();
+            let parts = card.split_once(' ').and_then(|(c, path)| Some((c.parse().ok()?, path)));
+            let damaged = || failed(io::Error::other(format!("its address {card:?} is damaged")));
+            let (cookie, path) = parts.ok_or_else(damaged)?;
+            Segment::open(path, ranks.len(), cookie)
+                .map_err(|error| failed(io::Error::other(format!("{path}: {error}"))))?
+        };
+        Ok(Some(Neighbours { segment, ranks, place }))
     }
 
     /// Connects to a rank that comes before this one in the group.
@@ -159,13 +207,16 @@ impl Connector for MeshConnector {
         members: &[usize],
         rank: usize,
         deadline: Instant,
-    ) -> Result<Box<dyn Links>> {
+    ) -> Result<Links> {
         if members.len() == 1 {
-            return Ok(Box::new(NoLinks));
+            return Ok(Links::none());
         }
+        let near = self.neighbours(identity, members, rank, deadline)?;
         let mut streams: Vec<Option<TcpStream>> = Vec::with_capacity(members.len());
         for (peer, &member) in members.iter().enumerate() {
+            let shares = near.as_ref().is_some_and(|near| near.place_of(peer).is_some());
             let stream = match peer.cmp(&rank) {
+                _ if shares => None,
                 std::cmp::Ordering::Less => Some(self.dial(identity, rank, member, deadline)?),
                 std::cmp::Ordering::Equal => None,
                 std::cmp::Ordering::Greater => Some(self.take(identity, rank, peer, deadline)?),
@@ -173,9 +224,8 @@ impl Connector for MeshConnector {
             stream.iter().for_each(tune);
             streams.push(stream);
         }
-        let links = TcpLinks::new(streams)
-            .map_err(|error| CommError::system("make a connection non-blocking", &error))?;
-        Ok(Box::new(links))
+        Links::new(near, streams)
+            .map_err(|error| CommError::system("make a connection non-blocking", &error))
     }
 
     fn machines(&self) -> Arc<[u64]> {

@@ -42,6 +42,27 @@ impl fmt::Display for ReduceOp {
     }
 }
 
+/// A reduction as it is carried out: a mean is a sum, and a division at the last contribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reduction {
+    /// How two elements are combined.
+    pub(crate) op: ReduceOp,
+    /// What the result is divided by, once it is complete.
+    pub(crate) divide_by: Option<usize>,
+}
+
+impl Reduction {
+    /// A step that is not the last.
+    pub(crate) fn partial(op: ReduceOp) -> Self {
+        Self { op, divide_by: None }
+    }
+
+    /// The last of `ranks` contributions.
+    pub(crate) fn last(op: ReduceOp, ranks: usize) -> Self {
+        Self { op, divide_by: (op == ReduceOp::Mean).then_some(ranks) }
+    }
+}
+
 trait Arithmetic: bytemuck::Pod {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
@@ -165,6 +186,22 @@ pub(crate) fn reduce_bytes(
         DType::I64 => reduce::<i64>(op, view_mut(target)?, view(source)?),
         DType::U8 => reduce::<u8>(op, view_mut(target)?, view(source)?),
     }
+    Ok(())
+}
+
+/// As [`reduce_bytes`] with the operands exchanged: `target = source op target`. Leaves the result in
+/// `source` too.
+///
+/// Two ranks that both combine the same two buffers get the same bits only if both name the
+/// operands in the same order: it decides between the zeros of different sign and between NaNs.
+pub(crate) fn reduce_bytes_swapped(
+    dtype: DType,
+    op: ReduceOp,
+    target: &mut [u8],
+    source: &mut [u8],
+) -> Result<()> {
+    reduce_bytes(dtype, op, source, target)?;
+    target.copy_from_slice(source);
     Ok(())
 }
 

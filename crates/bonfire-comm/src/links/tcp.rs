@@ -1,4 +1,4 @@
-//! Links between processes: a TCP connection to every other rank.
+//! TCP connections between the ranks of different machines.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::TcpStream;
@@ -6,8 +6,6 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use socket2::SockRef;
-
-use super::Links;
 
 /// Asked of the kernel for each direction; it may grant less.
 ///
@@ -29,24 +27,6 @@ pub(crate) fn tune(stream: &TcpStream) {
     }
 }
 
-/// One stream to each rank of the group but this one.
-pub(crate) struct TcpLinks {
-    streams: Vec<Option<TcpStream>>,
-}
-
-impl TcpLinks {
-    pub(crate) fn new(streams: Vec<Option<TcpStream>>) -> io::Result<Self> {
-        for stream in streams.iter().flatten() {
-            stream.set_nonblocking(true)?;
-        }
-        Ok(Self { streams })
-    }
-
-    fn stream(&self, peer: usize) -> io::Result<&TcpStream> {
-        self.streams.get(peer).and_then(Option::as_ref).ok_or(io::ErrorKind::NotConnected.into())
-    }
-}
-
 /// Reads "would block" as "no bytes".
 fn zero_if_blocked(result: io::Result<usize>) -> io::Result<usize> {
     match result {
@@ -59,45 +39,38 @@ fn zero_if_blocked(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-impl Links for TcpLinks {
-    fn try_send(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let socket = SockRef::from(self.stream(peer)?);
-        // A closed connection must be an error also in programs that restore SIGPIPE.
-        zero_if_blocked(socket.send_vectored_with_flags(parts, libc::MSG_NOSIGNAL))
-    }
+/// Hands bytes over; see [`super::Links::try_send`].
+pub(super) fn try_send(stream: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    // A closed connection must be an error also in programs that restore SIGPIPE.
+    zero_if_blocked(SockRef::from(stream).send_vectored_with_flags(parts, libc::MSG_NOSIGNAL))
+}
 
-    fn try_recv(&mut self, peer: usize, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match self.stream(peer)?.read_vectored(parts) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            other => zero_if_blocked(other),
-        }
+/// Takes bytes; see [`super::Links::try_recv`].
+pub(super) fn try_recv(mut stream: &TcpStream, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    match stream.read_vectored(parts) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        other => zero_if_blocked(other),
     }
+}
 
-    fn wait(
-        &mut self,
-        send: Option<usize>,
-        recv: Option<usize>,
-        timeout: Duration,
-    ) -> io::Result<()> {
-        const NONE: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
-        let mut entries = [NONE; 2];
-        if let Some(peer) = recv {
-            entries[0].fd = self.stream(peer)?.as_raw_fd();
-            entries[0].events = libc::POLLIN;
-        }
-        if let Some(peer) = send {
-            // One entry when both directions go to the same peer.
-            let entry = &mut entries[usize::from(recv != Some(peer))];
-            entry.fd = self.stream(peer)?.as_raw_fd();
-            entry.events |= libc::POLLOUT;
-        }
-        let milliseconds = timeout.as_millis().clamp(1, 1000) as libc::c_int;
-        // SAFETY: `entries` is an array of two initialised pollfd that outlives the call, and the
-        // kernel writes to `revents` only; entries with a negative descriptor are skipped.
-        let result = unsafe { libc::poll(entries.as_mut_ptr(), 2, milliseconds) };
-        if result >= 0 {
-            return Ok(());
-        }
-        zero_if_blocked(Err(io::Error::last_os_error())).map(|_| ())
+/// Sleeps until one of the streams is ready; a zero timeout only looks.
+pub(super) fn wait(
+    sends: &[&TcpStream],
+    receives: &[&TcpStream],
+    timeout: Duration,
+) -> io::Result<()> {
+    let entry =
+        |stream: &&TcpStream, events| libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
+    let mut entries: Vec<_> = receives.iter().map(|stream| entry(stream, libc::POLLIN)).collect();
+    entries.extend(sends.iter().map(|stream| entry(stream, libc::POLLOUT)));
+    // Rounded up: a nap of no time would be a loop without pause.
+    let milliseconds = timeout.as_micros().div_ceil(1000).min(1000) as libc::c_int;
+    let count = entries.len() as libc::nfds_t;
+    // SAFETY: `entries` is an array of `count` initialised pollfd that outlives the call, and the
+    // kernel writes to `revents` only.
+    let result = unsafe { libc::poll(entries.as_mut_ptr(), count, milliseconds) };
+    if result >= 0 {
+        return Ok(());
     }
+    zero_if_blocked(Err(io::Error::last_os_error())).map(|_| ())
 }

@@ -1,10 +1,11 @@
-//! The engine behind `single`, `local` and `host`: the ring algorithms, run one at a time.
+//! The engine behind `single`, `local` and `host`: our own collectives, run one at a time.
 //!
 //! ORDER: each operation takes a ticket when it is called and runs when its turn comes. Started
 //! operations wait for it in a worker thread, blocking calls in the caller's own thread on the
 //! caller's own slice, which saves a thread hop and a copy.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,16 +14,19 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::collectives::{Collective, Halt, Turns};
 use crate::failure::{Failure, FailureKind};
+use crate::flow::Scratch;
 use crate::header::Header;
 use crate::links::{Connector, Links};
 use crate::membership::{Entered, LATCH_PERIOD, Membership};
-use crate::ring::{Halt, Ring, Scratch};
 use crate::sync::lock;
+use crate::topology::Topology;
+use crate::tuning::{self, Tuning};
 use crate::work::HostWork;
 use crate::{
-    Buffer, Call, Capabilities, CommError, DType, Engine, HostBuffer, HostView, MemoryKind,
-    Operation, Result, Transfer, Work,
+    Algorithm, Buffer, Call, Capabilities, CommError, DType, Engine, HostBuffer, HostView,
+    MemoryKind, Operation, ReduceOp, Result, SubGroup, Transfer, Work,
 };
 
 /// Operations that may be started and not finished; the next start blocks.
@@ -33,7 +37,7 @@ const HISTORY: usize = 256;
 const TIMEOUT_GRACE: Duration = Duration::from_millis(300);
 
 /// The engine of one rank in one group.
-pub(crate) struct RingEngine {
+pub(crate) struct HostEngine {
     lane: Arc<Lane>,
     entrance: Mutex<Entrance>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -66,6 +70,8 @@ struct Lane {
     rank: usize,
     /// World rank of each rank of this group.
     members: Vec<usize>,
+    topology: Topology,
+    algorithm: Algorithm,
     connector: Arc<dyn Connector>,
     membership: Arc<dyn Membership>,
     turn: Mutex<u64>,
@@ -76,8 +82,10 @@ struct Lane {
 
 /// State of whoever has the turn.
 struct Core {
-    links: Box<dyn Links>,
+    links: Links,
+    turns: Turns,
     scratch: Scratch,
+    tuning: Tuning,
     collectives: u64,
     history: VecDeque<Header>,
     sent_to: Vec<u64>,
@@ -118,18 +126,28 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl RingEngine {
-    /// Connects the ranks of a group. `members` are world ranks in the group's order.
+/// What a new group is like.
+pub(crate) struct Plan<'a> {
+    pub(crate) identity: &'a str,
+    /// World ranks in the group's order.
+    pub(crate) members: Vec<usize>,
+    pub(crate) timeout: Duration,
+    pub(crate) algorithm: Algorithm,
+    /// That of a group of the same ranks; `None` measures.
+    pub(crate) tuning: Option<Tuning>,
+}
+
+impl HostEngine {
+    /// Connects the ranks of a group.
     ///
     /// # Collective
     /// Called by all members.
     pub(crate) fn connect(
-        identity: &str,
-        members: Vec<usize>,
+        plan: Plan<'_>,
         connector: Arc<dyn Connector>,
         membership: Arc<dyn Membership>,
-        timeout: Duration,
     ) -> Result<Self> {
+        let Plan { identity, members, timeout, algorithm, tuning } = plan;
         let world_rank = membership.rank();
         let rank = members.iter().position(|&member| member == world_rank).ok_or_else(|| {
             CommError::Internal { detail: format!("rank {world_rank} makes a group of others") }
@@ -138,10 +156,15 @@ impl RingEngine {
         membership.register(identity, entered.clone());
         let deadline = crate::group::deadline_after(timeout);
         let links = connector.connect(identity, &members, rank, deadline)?;
+        let machines = connector.machines();
+        let machines: Vec<u64> = members.iter().map(|&member| machines[member]).collect();
+        let topology = Topology::new(&machines, links.neighbours().is_some());
         let size = members.len();
         let core = Core {
             links,
+            turns: Turns::default(),
             scratch: Scratch::default(),
+            tuning: tuning.unwrap_or_else(|| Tuning::before_measuring(&topology)),
             collectives: 0,
             history: VecDeque::new(),
             sent_to: vec![0; size],
@@ -153,6 +176,8 @@ impl RingEngine {
             group: xxh3_64(identity.as_bytes()) as u32,
             rank,
             members,
+            topology,
+            algorithm,
             connector,
             membership,
             turn: Mutex::new(0),
@@ -161,7 +186,16 @@ impl RingEngine {
             entered,
             bytes_sent: AtomicU64::new(0),
         };
+        if tuning.is_none() && algorithm == Algorithm::Auto && size > 1 {
+            lane.measure(deadline)?;
+        }
         Ok(Self { lane: Arc::new(lane), entrance: Mutex::default(), worker: Mutex::new(None) })
+    }
+
+    fn take_ticket(&self) -> u64 {
+        let mut entrance = lock(&self.entrance);
+        entrance.next_ticket += 1;
+        entrance.next_ticket - 1
     }
 
     /// Returns the queue of the worker, which is started at the first use.
@@ -181,7 +215,7 @@ impl RingEngine {
     }
 }
 
-impl Drop for RingEngine {
+impl Drop for HostEngine {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let rank = self.lane.membership.rank();
@@ -195,7 +229,7 @@ impl Drop for RingEngine {
     }
 }
 
-impl Engine for RingEngine {
+impl Engine for HostEngine {
     fn name(&self) -> &'static str {
         self.lane.connector.engine()
     }
@@ -246,29 +280,31 @@ impl Engine for RingEngine {
 
     fn run(&self, operation: Operation, view: HostView<'_>, call: Call) -> Result<()> {
         self.lane.check()?;
-        let ticket = {
-            let mut entrance = lock(&self.entrance);
-            entrance.next_ticket += 1;
-            entrance.next_ticket - 1
-        };
-        self.lane.run_in_turn(ticket, operation, view, &call)
+        let ticket = self.take_ticket();
+        self.lane.run_one_in_turn(ticket, operation, view, &call)
     }
 
     fn run_batch(&self, transfers: Vec<Transfer<'_>>, call: Call) -> Result<()> {
-        transfers.into_iter().try_for_each(|t| self.run(t.operation, t.view, call.clone()))
+        self.lane.check()?;
+        let ticket = self.take_ticket();
+        self.lane.run_in_turn(ticket, "batch_send_recv", &call, |lane, core| {
+            lane.execute_batch(core, transfers, &call)
+        })
     }
 
-    fn sub_group(
-        &self,
-        identity: &str,
-        members: &[usize],
-        timeout: Duration,
-    ) -> Result<Arc<dyn Engine>> {
+    fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>> {
         self.lane.check()?;
-        let members = members.iter().map(|&rank| self.lane.members[rank]).collect();
-        let (connector, membership) = (self.lane.connector.clone(), self.lane.membership.clone());
-        let engine = Self::connect(identity, members, connector, membership, timeout)
-            .map_err(|error| self.lane.publish(error))?;
+        let lane = &self.lane;
+        let same = spec.members.iter().copied().eq(0..lane.members.len());
+        let plan = Plan {
+            identity: spec.identity,
+            members: spec.members.iter().map(|&rank| lane.members[rank]).collect(),
+            timeout: spec.timeout,
+            algorithm: spec.algorithm.unwrap_or(lane.algorithm),
+            tuning: same.then(|| lock(&lane.core).tuning),
+        };
+        let engine = Self::connect(plan, lane.connector.clone(), lane.membership.clone())
+            .map_err(|error| lane.publish(error))?;
         Ok(Arc::new(engine))
     }
 
@@ -301,40 +337,51 @@ impl Lane {
         for Job { ticket, operation, mut buffer, call, done } in jobs {
             let dtype = buffer.dtype();
             let view = HostView::Exclusive { bytes: buffer.as_bytes_mut(), dtype };
-            let result = self.run_in_turn(ticket, operation, view, &call);
+            let result = self.run_one_in_turn(ticket, operation, view, &call);
             call.record.finished(result.as_ref().err());
             // Nobody listens when the work was dropped.
             let _ = done.send(result.map(|()| Buffer::Host(buffer)));
         }
     }
 
-    fn run_in_turn(
+    fn run_one_in_turn(
         &self,
         ticket: u64,
         operation: Operation,
         view: HostView<'_>,
         call: &Call,
     ) -> Result<()> {
-        self.wait_for_turn(ticket, operation, call.deadline)?;
+        self.run_in_turn(ticket, operation, call, |lane, core| {
+            lane.execute(core, operation, view, call)
+        })
+    }
+
+    fn run_in_turn(
+        &self,
+        ticket: u64,
+        what: impl fmt::Display,
+        call: &Call,
+        run: impl FnOnce(&Self, &mut Core) -> Result<()>,
+    ) -> Result<()> {
+        self.wait_for_turn(ticket, what, call.deadline)?;
         let _turn = Turn(self);
         self.check()?;
         if self.members.len() == 1 {
             return Ok(());
         }
-        let mut core = lock(&self.core);
-        self.execute(&mut core, operation, view, call)
+        run(self, &mut lock(&self.core))
     }
 
     /// Waits until all earlier operations are done. A ticket that is given up here blocks those
     /// behind it, but then the session has failed and they see that.
-    fn wait_for_turn(&self, ticket: u64, operation: Operation, deadline: Instant) -> Result<()> {
+    fn wait_for_turn(&self, ticket: u64, what: impl fmt::Display, deadline: Instant) -> Result<()> {
         let mut turn = lock(&self.turn);
         while *turn != ticket {
             self.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(turn);
-                let call = format!("{operation}, behind an operation that does not end");
+                let call = format!("{what}, behind an operation that does not end");
                 return Err(self.publish(self.explain_timeout(&call, None)));
             }
             let wait = left.min(LATCH_PERIOD);
@@ -350,6 +397,60 @@ impl Lane {
         view: HostView<'_>,
         call: &Call,
     ) -> Result<()> {
+        let header = self.header(core, operation, view.dtype(), view.len());
+        self.entered.store(core.collectives, Ordering::Relaxed);
+        call.record.started(header.sequence());
+        if operation.is_collective() {
+            core.turns.enter(&core.links, header);
+        }
+        let mut collective = self.collective(core, call.deadline);
+        let result = collective.run(self.algorithm, operation, header, view);
+        self.bytes_sent.fetch_add(collective.sent, Ordering::Relaxed);
+        if let Err(halt) = result {
+            let header = core.counterpart(&halt, &header);
+            return Err(self.publish(self.explain(halt, operation, &header)));
+        }
+        core.remember(header);
+        Ok(())
+    }
+
+    fn execute_batch(
+        &self,
+        core: &mut Core,
+        transfers: Vec<Transfer<'_>>,
+        call: &Call,
+    ) -> Result<()> {
+        let mut operations = Vec::with_capacity(transfers.len());
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        for Transfer { operation, view } in transfers {
+            let header = self.header(core, operation, view.dtype(), view.len());
+            operations.push((operation, header));
+            match (operation, view) {
+                (Operation::Send { to }, HostView::Shared { bytes, .. }) => {
+                    sends.push((header, to, bytes));
+                }
+                (Operation::Send { to }, HostView::Exclusive { bytes, .. }) => {
+                    sends.push((header, to, &*bytes));
+                }
+                (Operation::Recv { from }, HostView::Exclusive { bytes, .. }) => {
+                    receives.push((header, from, bytes));
+                }
+                (operation, _) => {
+                    let detail = format!("{operation} in a batch of messages");
+                    return Err(self.publish(CommError::Internal { detail }));
+                }
+            }
+        }
+        let Some((first, header)) = operations.first().copied() else { return Ok(()) };
+        call.record.started(header.sequence());
+        let mut collective = self.collective(core, call.deadline);
+        let result = collective.exchange(sends, receives);
+        self.bytes_sent.fetch_add(collective.sent, Ordering::Relaxed);
+        result.map_err(|halt| self.publish(self.explain(halt, first, &header)))
+    }
+
+    /// Numbers an operation.
+    fn header(&self, core: &mut Core, operation: Operation, dtype: DType, len: usize) -> Header {
         let counter = match operation {
             Operation::Send { to } => &mut core.sent_to[to],
             Operation::Recv { from } => &mut core.received_from[from],
@@ -357,26 +458,50 @@ impl Lane {
         };
         let sequence = *counter;
         *counter += 1;
-        self.entered.store(core.collectives, Ordering::Relaxed);
-        call.record.started(sequence);
-        let (dtype, count) = (view.dtype(), view.len());
-        let header = Header::new(operation, self.rank, dtype, count, sequence, self.group);
-        let mut ring = Ring {
+        // A gather and a scatter are described by the part of one rank, also at the root.
+        let count = match operation {
+            Operation::Gather { root } | Operation::Scatter { root } if root == self.rank => {
+                len / self.members.len()
+            }
+            _ => len,
+        };
+        Header::new(operation, self.rank, dtype, count, sequence, self.group)
+    }
+
+    fn collective<'a>(&'a self, core: &'a mut Core, deadline: Instant) -> Collective<'a> {
+        Collective {
             rank: self.rank,
             size: self.members.len(),
-            links: core.links.as_mut(),
+            topology: &self.topology,
+            links: &mut core.links,
+            turns: &mut core.turns,
             scratch: &mut core.scratch,
             membership: self.membership.as_ref(),
-            deadline: call.deadline,
+            deadline,
+            patience: core.tuning.patience,
+            direct_bytes: core.tuning.direct_bytes,
             sent: 0,
-        };
-        let result = dispatch(&mut ring, operation, header, view);
-        self.bytes_sent.fetch_add(ring.sent, Ordering::Relaxed);
-        if let Err(halt) = result {
-            let header = core.counterpart(&halt, &header);
-            return Err(self.publish(self.explain(halt, operation, &header)));
         }
-        core.remember(header);
+    }
+
+    /// Measures the ways to carry an all-reduce out, before the group's first operation.
+    ///
+    /// # Collective
+    /// Called by all ranks.
+    fn measure(&self, deadline: Instant) -> Result<()> {
+        let mut core = lock(&self.core);
+        let header = |count: usize, sequence: u64| {
+            let operation = Operation::AllReduce(ReduceOp::Max);
+            // A number of its own, so that no operation of the group can be taken for this.
+            Header::new(operation, self.rank, DType::F64, count, sequence, !self.group)
+        };
+        let tuning = core.tuning;
+        let mut collective = self.collective(&mut core, deadline);
+        let measured = tuning::measure(&mut collective, tuning, header);
+        core.tuning = measured.map_err(|halt| {
+            self.explain(halt, Operation::AllReduce(ReduceOp::Max), &header(0, 0))
+        })?;
+        tracing::debug!(group = %self.identity, tuning = ?core.tuning, "measured");
         Ok(())
     }
 
@@ -460,37 +585,6 @@ fn describe_missing(progress: &[Option<u64>], sequence: u64, own: usize) -> Stri
         (false, false) => {
             format!("rank(s) {late:?} have not entered it, {silent:?} do not answer")
         }
-    }
-}
-
-fn dispatch(
-    ring: &mut Ring<'_>,
-    operation: Operation,
-    header: Header,
-    view: HostView<'_>,
-) -> Result<(), Halt> {
-    let bytes = match view {
-        HostView::Exclusive { bytes, .. } => bytes,
-        HostView::Shared { bytes, .. } => {
-            let Operation::Send { to } = operation else {
-                let detail = format!("{operation} on read-only memory");
-                return Err(CommError::Internal { detail }.into());
-            };
-            return ring.send(header, bytes, to);
-        }
-    };
-    match operation {
-        Operation::AllReduce(op) => ring.all_reduce(header, bytes, op),
-        Operation::Broadcast { root } => ring.broadcast(header, bytes, root),
-        Operation::AllGather => ring.all_gather(header, bytes),
-        Operation::ReduceScatter(op) => ring.reduce_scatter(header, bytes, op),
-        Operation::Reduce { .. }
-        | Operation::AllToAll
-        | Operation::Gather { .. }
-        | Operation::Scatter { .. } => Err(CommError::Internal { detail: "todo".into() }.into()),
-        Operation::Barrier => ring.barrier(header),
-        Operation::Send { to } => ring.send(header, bytes, to),
-        Operation::Recv { from } => ring.recv(header, bytes, from),
     }
 }
 
