@@ -7,16 +7,24 @@
 
 use half::{bf16, f16};
 
-use crate::{Buffer, DType, Element, HostBuffer, Operation, ProcessGroup, ReduceOp, Result};
+use crate::{
+    Algorithm, Buffer, DType, Element, HostBuffer, Operation, PeerOp, ProcessGroup, ReduceOp,
+    Result,
+};
 
-/// Lengths of a buffer, or of one rank's part: nothing, one, less than a rank each, not
-/// divisible, beyond the direct path, several times the scratch memory.
-const LENGTHS: [usize; 5] = [0, 1, 7, 1023, 150_001];
+/// Lengths of a buffer, or of one rank's part: nothing, one, less than one for each rank, not
+/// divisible.
+const LENGTHS: [usize; 4] = [0, 1, 7, 1023];
+/// A length that takes several turns of every buffer on the way.
+const LONG: usize = 1 << 20;
+/// Types checked at the long length by [`check`]: aligned, unaligned, and converted ones.
+const LONG_DTYPES: [DType; 3] = [DType::F32, DType::U8, DType::BF16];
 
 /// Runs one operation in place on the memory of an engine.
 pub type Runner<'a> = &'a dyn Fn(&ProcessGroup, Operation, HostBuffer) -> Result<HostBuffer>;
 
-/// Checks the blocking and the asynchronous calls on host memory.
+/// Checks the blocking and the asynchronous calls on host memory, at the short lengths, and one
+/// reduction of some types at the long one.
 ///
 /// # Collective
 /// Called by all ranks.
@@ -28,33 +36,108 @@ pub fn check(group: &ProcessGroup) {
     check_with(group, &|group, operation, buffer| {
         group.start(operation, Buffer::Host(buffer))?.wait()?.into_host()
     });
+    for dtype in LONG_DTYPES {
+        check_length(group, &run_blocking, dtype, LONG, &[ReduceOp::Mean]);
+    }
+    check_batch(group);
 }
 
-/// Checks the operations as `runner` runs them, for engines with memory of their own.
+/// Checks the blocking calls with every algorithm that a group can be given: at the short lengths,
+/// and at the long one as [`check`] does.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_algorithms(group: &ProcessGroup) {
+    for &algorithm in Algorithm::ALL {
+        let group = group.with_algorithm(algorithm);
+        let group = group.unwrap_or_else(|error| panic!("with_algorithm({algorithm}): {error}"));
+        check_with(&group, &run_blocking);
+        check_length(&group, &run_blocking, DType::F32, LONG, &[ReduceOp::Sum]);
+    }
+}
+
+/// Checks the whole table: every operation, type and length, with every algorithm.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_everything(group: &ProcessGroup) {
+    for &algorithm in Algorithm::ALL {
+        let group = group.with_algorithm(algorithm);
+        let group = group.unwrap_or_else(|error| panic!("with_algorithm({algorithm}): {error}"));
+        check_with(&group, &run_blocking);
+        for dtype in DType::ALL {
+            check_length(&group, &run_blocking, dtype, LONG, &ReduceOp::ALL);
+        }
+    }
+}
+
+/// Checks the operations at the short lengths as `runner` runs them, for engines with memory of
+/// their own.
 ///
 /// # Panics
 /// As [`check`].
 pub fn check_with(group: &ProcessGroup, runner: Runner<'_>) {
     for dtype in DType::ALL {
         for len in LENGTHS {
-            check_one(group, runner, Operation::Barrier, dtype, 0);
-            check_one(group, runner, Operation::AllGather, dtype, len * group.world_size());
-            for op in ReduceOp::ALL {
-                check_one(group, runner, Operation::AllReduce(op), dtype, len);
-                let whole = len * group.world_size();
-                check_one(group, runner, Operation::ReduceScatter(op), dtype, whole);
-            }
-            check_one(group, runner, Operation::AllToAll, dtype, len * group.world_size());
-            for root in 0..group.world_size() {
-                check_one(group, runner, Operation::Broadcast { root }, dtype, len);
-                for op in ReduceOp::ALL {
-                    check_one(group, runner, Operation::Reduce { root, op }, dtype, len);
-                }
-                let parts = if root == group.rank() { group.world_size() } else { 1 };
-                check_one(group, runner, Operation::Gather { root }, dtype, len * parts);
-                check_one(group, runner, Operation::Scatter { root }, dtype, len * parts);
-            }
-            check_point_to_point(group, runner, dtype, len);
+            check_length(group, runner, dtype, len, &ReduceOp::ALL);
+        }
+    }
+}
+
+fn check_length(
+    group: &ProcessGroup,
+    runner: Runner<'_>,
+    dtype: DType,
+    len: usize,
+    reductions: &[ReduceOp],
+) {
+    let size = group.world_size();
+    check_one(group, runner, Operation::Barrier, dtype, 0);
+    check_one(group, runner, Operation::AllGather, dtype, len * size);
+    check_one(group, runner, Operation::AllToAll, dtype, len * size);
+    for &op in reductions {
+        check_one(group, runner, Operation::AllReduce(op), dtype, len);
+        check_one(group, runner, Operation::ReduceScatter(op), dtype, len * size);
+    }
+    // One root will do where a check takes long.
+    for root in if len == LONG { size - 1 } else { 0 }..size {
+        check_one(group, runner, Operation::Broadcast { root }, dtype, len);
+        for &op in reductions {
+            check_one(group, runner, Operation::Reduce { root, op }, dtype, len);
+        }
+        let parts = if root == group.rank() { size } else { 1 };
+        check_one(group, runner, Operation::Gather { root }, dtype, len * parts);
+        check_one(group, runner, Operation::Scatter { root }, dtype, len * parts);
+    }
+    check_point_to_point(group, runner, dtype, len);
+}
+
+/// Every rank sends to every other before it receives, two messages each.
+fn check_batch(group: &ProcessGroup) {
+    let (rank, size) = (group.rank(), group.world_size());
+    for len in [0, 1, 1023, 300_000] {
+        let content = |from: usize, to: usize, number: usize| {
+            (0..len)
+                .map(|index| (from * 31 + to * 7 + number * 3 + index) as i32)
+                .collect::<Vec<_>>()
+        };
+        let pairs: Vec<_> = (0..size)
+            .filter(|peer| *peer != rank)
+            .flat_map(|peer| [(peer, 0), (peer, 1)])
+            .collect();
+        let sent: Vec<_> = pairs.iter().map(|&(to, number)| content(rank, to, number)).collect();
+        let mut got: Vec<_> = pairs.iter().map(|_| vec![0i32; len]).collect();
+        let mut messages = Vec::new();
+        for ((peer, _), data) in pairs.iter().zip(&sent) {
+            messages.push(PeerOp::Send { data, to: *peer });
+        }
+        for ((peer, _), data) in pairs.iter().zip(&mut got) {
+            messages.push(PeerOp::Recv { data, from: *peer });
+        }
+        let result = group.batch_send_recv(messages);
+        result.unwrap_or_else(|error| panic!("batch of {len} i32: {error}"));
+        for ((peer, number), data) in pairs.iter().zip(got) {
+            assert_eq!(data, content(*peer, rank, *number), "message {number} of {len} i32");
         }
     }
 }

@@ -158,7 +158,7 @@ impl HostEngine {
         let links = connector.connect(identity, &members, rank, deadline)?;
         let machines = connector.machines();
         let machines: Vec<u64> = members.iter().map(|&member| machines[member]).collect();
-        let topology = Topology::new(&machines, links.neighbours().is_some());
+        let topology = Topology::new(&machines, connector.shares_memory());
         let size = members.len();
         let core = Core {
             links,
@@ -186,7 +186,9 @@ impl HostEngine {
             entered,
             bytes_sent: AtomicU64::new(0),
         };
-        if tuning.is_none() && algorithm == Algorithm::Auto && size > 1 {
+        let measures = tuning.is_none() && algorithm == Algorithm::Auto && size > 1;
+        // Between machines with several ranks each there is one way only.
+        if measures && (lane.topology.is_one_machine() || !lane.topology.has_neighbours()) {
             lane.measure(deadline)?;
         }
         Ok(Self { lane: Arc::new(lane), entrance: Mutex::default(), worker: Mutex::new(None) })

@@ -107,6 +107,13 @@ mod tests {
     }
 
     #[test]
+    fn the_conformance_table_holds_for_every_algorithm() {
+        for size in 2..=4 {
+            spawn(size, |group| conformance::check_algorithms(&group));
+        }
+    }
+
+    #[test]
     fn failures_reach_every_rank() {
         run_failure_cases(&|size, timeout, f: Case<'_>| {
             spawn_with_timeout(size, timeout, f);

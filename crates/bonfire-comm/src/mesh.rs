@@ -231,4 +231,8 @@ impl Connector for MeshConnector {
     fn machines(&self) -> Arc<[u64]> {
         self.machines.clone()
     }
+
+    fn shares_memory(&self) -> bool {
+        self.store.is_some()
+    }
 }

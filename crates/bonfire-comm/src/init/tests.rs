@@ -15,16 +15,27 @@ fn env(rank: usize, size: usize, port: u16) -> RankEnv {
     RankEnv { run_id: "test".into(), ..RankEnv::on_loopback(rank, size, port) }
 }
 
-fn spawn_on(port: u16, size: usize, timeout: Duration, f: Case<'_>) {
+fn options(timeout: Duration) -> InitOptions {
+    InitOptions { timeout, rendezvous_timeout: Some(INIT), ..Default::default() }
+}
+
+fn spawn_with(
+    port: u16,
+    size: usize,
+    options: &(dyn Fn(usize) -> InitOptions + Sync),
+    f: Case<'_>,
+) {
     std::thread::scope(|scope| {
         for rank in 0..size {
             scope.spawn(move || {
-                let options =
-                    InitOptions { timeout, rendezvous_timeout: Some(INIT), ..Default::default() };
-                f(init_process_group(&env(rank, size, port), options).unwrap());
+                f(init_process_group(&env(rank, size, port), options(rank)).unwrap());
             });
         }
     });
+}
+
+fn spawn_on(port: u16, size: usize, timeout: Duration, f: Case<'_>) {
+    spawn_with(port, size, &|_| options(timeout), f);
 }
 
 /// The rendezvous must not suffer from a short deadline of the collectives under test.
@@ -34,16 +45,48 @@ fn spawn(size: usize, timeout: Duration, f: Case<'_>) {
     spawn_on(free_port(), size, timeout, f);
 }
 
+/// Ranks that use TCP within the machine too.
+fn spawn_tcp(size: usize, timeout: Duration, f: Case<'_>) {
+    let options = options(timeout).with_transport(Transport::Tcp);
+    spawn_with(free_port(), size, &|_| options.clone(), f);
+}
+
+/// Ranks on machines as `machines` says.
+fn spawn_mixed(machines: &[u64], timeout: Duration, f: Case<'_>) {
+    let options = |rank: usize| options(timeout).with_machine(machines[rank]);
+    spawn_with(free_port(), machines.len(), &options, f);
+}
+
+/// Odd numbers of ranks, interleaved, and different numbers of ranks on the machines.
+const MIXED: [&[u64]; 4] = [&[1, 1, 2], &[1, 2, 1, 2], &[1, 2, 2, 2], &[3, 1, 3, 2]];
+
 #[test]
 fn the_conformance_table_holds() {
     for size in 1..=4 {
-        spawn(size, Duration::from_secs(60), &|group| conformance::check(&group));
+        spawn(size, INIT, &|group| conformance::check(&group));
+        spawn_tcp(size, INIT, &|group| conformance::check(&group));
+    }
+    for machines in MIXED {
+        spawn_mixed(machines, INIT, &|group| conformance::check(&group));
+    }
+}
+
+#[test]
+fn the_conformance_table_holds_for_every_algorithm() {
+    for size in 2..=4 {
+        spawn(size, INIT, &|group| conformance::check_algorithms(&group));
+        spawn_tcp(size, INIT, &|group| conformance::check_algorithms(&group));
+    }
+    for machines in MIXED {
+        spawn_mixed(machines, INIT, &|group| conformance::check_algorithms(&group));
     }
 }
 
 #[test]
 fn failures_reach_every_rank() {
     run_failure_cases(&spawn);
+    run_failure_cases(&spawn_tcp);
+    run_failure_cases(&|size, timeout, f| spawn_mixed(&[1, 2, 1][..size], timeout, f));
 }
 
 #[test]

@@ -64,4 +64,8 @@ impl Connector for LocalConnector {
     fn machines(&self) -> Arc<[u64]> {
         self.machines.clone()
     }
+
+    fn shares_memory(&self) -> bool {
+        true
+    }
 }

@@ -211,6 +211,9 @@ pub(crate) trait Connector: Send + Sync {
 
     /// A number per world rank that is equal for ranks on the same machine.
     fn machines(&self) -> Arc<[u64]>;
+
+    /// Whether ranks of the same machine share memory.
+    fn shares_memory(&self) -> bool;
 }
 
 /// Makes a world of one rank.
@@ -227,5 +230,9 @@ impl Connector for SingleConnector {
 
     fn machines(&self) -> Arc<[u64]> {
         Arc::new([0])
+    }
+
+    fn shares_memory(&self) -> bool {
+        false
     }
 }
