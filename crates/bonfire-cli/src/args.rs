@@ -1,3 +1,4 @@
+use crate::bench::CollectivesArgs;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -12,6 +13,14 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Train(TrainArgs),
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// Measures how fast parts of Bonfire are on this machine
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    Collectives(CollectivesArgs),
 }
 
 /// Trains a model as a recipe says

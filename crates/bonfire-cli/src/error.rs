@@ -48,12 +48,31 @@ pub enum CliError {
         reason: String,
     },
     /// Happens when an engine does not fit how the ranks were started.
-    #[error("distributed.engine = \"{engine}\" is impossible here: {reason}")]
+    #[error("{setting} is impossible here: {reason}")]
     Engine {
-        /// The engine asked for.
-        engine: String,
+        /// The key or option, with the engine asked for.
+        setting: String,
         /// Why, and what to do.
         reason: &'static str,
+    },
+    /// Happens when an option of the command line does not fit the others.
+    #[error("{option}: {problem}")]
+    Option {
+        /// The option, with its value.
+        option: String,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// Happens when collectives that were measured gave wrong results.
+    #[error(
+        "{rows} of {total} measurements found wrong elements (column \"wrong\"); the engine \
+         computes wrongly, do not train with it"
+    )]
+    WrongElements {
+        /// Measurements with wrong elements.
+        rows: usize,
+        /// All measurements.
+        total: usize,
     },
     /// Happens when training fails.
     #[error(transparent)]
@@ -74,7 +93,8 @@ impl CliError {
     pub(crate) fn is_known_to_all(&self) -> bool {
         match self {
             Self::Config(_) | Self::Model(_) | Self::Data(_) | Self::Precision { .. } => true,
-            Self::Engine { .. } | Self::Comm(CommError::Poisoned { .. }) => true,
+            Self::Engine { .. } | Self::Option { .. } | Self::WrongElements { .. } => true,
+            Self::Comm(CommError::EngineUnavailable { .. } | CommError::Poisoned { .. }) => true,
             Self::Train(error) if error.is_of_another_rank() => true,
             Self::Train(error) => matches!(
                 error,

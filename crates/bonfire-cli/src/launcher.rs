@@ -1,18 +1,18 @@
+//! Starts the ranks of this machine, as processes or as threads.
+
 use crate::CliError;
-use crate::args::TrainArgs;
 use crate::exit::Outcome;
 use crate::launch::{Exit, WorkerSpec, run_workers};
 use crate::process::launch_time;
 use crate::report::say;
-use crate::worker::default_run_folder;
-use bonfire_comm::{StoreOptions, StoreServer};
-use bonfire_trainer::config::Plan;
+use bonfire_comm::{ProcessGroup, StoreOptions, StoreServer, local};
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::time::UNIX_EPOCH;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
-/// Starts a process for every rank, hosts their store, and waits for them.
-pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outcome, CliError> {
+/// Starts this program with `args` for every rank, hosts their store, and waits for them.
+pub(crate) fn launch(args: Vec<OsString>, ranks: usize) -> Result<Outcome, CliError> {
     let secret = Secret::draw()?;
     let options = StoreOptions {
         token: Some(secret.token.clone()),
@@ -28,7 +28,7 @@ pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outc
         source,
     })?;
     let mut spec = WorkerSpec::new(program, ranks, port);
-    spec.args = worker_args(plan, args)?;
+    spec.args = args;
     spec.env = vec![
         ("BONFIRE_STORE_PORT".to_string(), port.to_string()),
         ("BONFIRE_STORE_HOSTED".to_string(), "1".to_string()),
@@ -56,24 +56,23 @@ pub(crate) fn launch(plan: &Plan, args: &TrainArgs, ranks: usize) -> Result<Outc
     }
 }
 
-/// The arguments by which a worker does what this program was asked to do.
-fn worker_args(plan: &Plan, args: &TrainArgs) -> Result<Vec<OsString>, CliError> {
-    let mut list: Vec<OsString> = vec!["train".into(), args.config.clone().into()];
-    for value in &args.overrides {
-        list.extend(["--set".into(), value.into()]);
+/// Runs every rank in a thread of this process, and returns the first error of any.
+pub(crate) fn threads(
+    ranks: usize,
+    timeout: Duration,
+    rank: impl Fn(ProcessGroup) -> Result<Outcome, CliError> + Send + Sync,
+) -> Result<Outcome, CliError> {
+    let first_error = Mutex::new(None);
+    let outcomes = local::spawn_with_timeout(ranks, timeout, |group| {
+        rank(group).inspect_err(|error| {
+            let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert_with(|| error.to_string());
+        })
+    });
+    match first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(CliError::Threads(error)),
+        None => Ok(outcomes.into_iter().flatten().next().unwrap_or(Outcome::Done)),
     }
-    let out = match &args.out {
-        Some(out) => out.clone(),
-        None => default_run_folder(&plan.name)?,
-    };
-    list.extend(["--out".into(), out.into()]);
-    if let Some(path) = &args.resume {
-        list.extend(["--resume".into(), path.into()]);
-    }
-    if args.insecure {
-        list.push("--insecure".into());
-    }
-    Ok(list)
 }
 
 /// What lets only this run's workers talk to each other.

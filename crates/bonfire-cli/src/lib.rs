@@ -8,6 +8,7 @@
 //! ```
 
 mod args;
+mod bench;
 mod error;
 mod exit;
 mod interrupt;
@@ -37,6 +38,7 @@ pub fn run(registry: Registry) -> ExitCode {
     let args = args::Args::parse();
     let result = match args.command {
         args::Command::Train(args) => train::train(&registry, &args),
+        args::Command::Bench(args::Bench::Collectives(args)) => bench::collectives(&args),
     };
     exit::code(result)
 }

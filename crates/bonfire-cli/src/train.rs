@@ -5,11 +5,12 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::process::limit_threads;
 use crate::registry::{ModelKind, Registry};
-use crate::worker::Rank;
+use crate::worker::{Rank, default_run_folder};
 use crate::{CliError, launcher};
-use bonfire_comm::{InitOptions, ProcessGroup, RankEnv, init_process_group, local};
+use bonfire_comm::{InitOptions, ProcessGroup, RankEnv, init_process_group};
 use bonfire_trainer::config::{EngineKind, Plan, RunConfig};
-use std::sync::{Arc, Mutex};
+use std::ffi::OsString;
+use std::sync::Arc;
 
 /// A recipe, checked for a world size.
 pub(crate) struct Recipe {
@@ -37,7 +38,7 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     match (ranks, recipe.plan.distributed.engine) {
         (1, _) => alone(&recipe, args),
         (_, EngineKind::Local) => threads(&recipe, args, ranks),
-        _ => launcher::launch(&recipe.plan, args, ranks),
+        _ => launcher::launch(worker_args(&recipe.plan, args)?, ranks),
     }
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
 fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, CliError> {
     if recipe.plan.distributed.engine == EngineKind::Local {
         return Err(CliError::Engine {
-            engine: EngineKind::Local.to_string(),
+            setting: format!("distributed.engine = \"{}\"", EngineKind::Local),
             reason: "it joins threads of one process, and the environment names a rank (RANK); use \
                      \"host\" or \"auto\"",
         });
@@ -70,17 +71,7 @@ fn threads(recipe: &Recipe, args: &TrainArgs, ranks: usize) -> Result<Outcome, C
     let interrupt = install_interrupt()?;
     let threads = limit_threads(ranks);
     let timeout = recipe.plan.distributed.timeout;
-    let first_error = Mutex::new(None);
-    let outcomes = local::spawn_with_timeout(ranks, timeout, |group| {
-        rank(recipe, args, group, &interrupt, threads).inspect_err(|error| {
-            let mut first = first_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            first.get_or_insert_with(|| error.to_string());
-        })
-    });
-    match first_error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        Some(error) => Err(CliError::Threads(error)),
-        None => Ok(outcomes.into_iter().flatten().next().unwrap_or(Outcome::Done)),
-    }
+    launcher::threads(ranks, timeout, |group| rank(recipe, args, group, &interrupt, threads))
 }
 
 fn rank(
@@ -94,6 +85,26 @@ fn rank(
     let result = recipe.model.train(&recipe.config, &recipe.plan, rank);
     // The others would only see that this rank left.
     result.inspect_err(|error| group.abort(&error.to_string()))
+}
+
+/// The arguments by which a worker does what this program was asked to do.
+fn worker_args(plan: &Plan, args: &TrainArgs) -> Result<Vec<OsString>, CliError> {
+    let mut list: Vec<OsString> = vec!["train".into(), args.config.clone().into()];
+    for value in &args.overrides {
+        list.extend(["--set".into(), value.into()]);
+    }
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => default_run_folder(&plan.name)?,
+    };
+    list.extend(["--out".into(), out.into()]);
+    if let Some(path) = &args.resume {
+        list.extend(["--resume".into(), path.into()]);
+    }
+    if args.insecure {
+        list.push("--insecure".into());
+    }
+    Ok(list)
 }
 
 fn install_interrupt() -> Result<Interrupt, CliError> {

@@ -228,6 +228,20 @@ impl ProcessGroup {
         Err(error)
     }
 
+    /// Makes a group of the same ranks that carries collectives out by `algorithm`.
+    ///
+    /// TEMPORARY: a stand-in that ignores the algorithm.
+    ///
+    /// # Collective
+    /// Called by all ranks with the same algorithm; blocks until all have.
+    ///
+    /// # Errors
+    /// As [`Self::duplicate`].
+    #[track_caller]
+    pub fn with_algorithm(&self, algorithm: crate::Algorithm) -> Result<Self> {
+        self.duplicate(algorithm.name())
+    }
+
     /// Makes groups of the ranks that give the same color, ordered by key, then by rank; a rank
     /// that gives no color gets no group.
     ///
@@ -512,6 +526,20 @@ impl ProcessGroup {
         let result = self.inner.engine.run_batch(transfers, call);
         record.finished(result.as_ref().err());
         result
+    }
+
+    /// Runs `operation` in place, where the calls above that have an input and an output copy.
+    /// What `data` holds before and after is described at [`Operation`].
+    ///
+    /// # Collective
+    /// As the operation; blocks.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`] or [`CommError::WrongLength`] for arguments; otherwise the
+    /// failures of any collective.
+    #[track_caller]
+    pub fn run_in_place<T: Element>(&self, operation: Operation, data: &mut [T]) -> Result<()> {
+        self.run(operation, exclusive(data))
     }
 
     /// Starts [`Self::all_reduce`] in place.

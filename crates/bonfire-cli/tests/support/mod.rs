@@ -20,7 +20,7 @@ pub const SOON: Duration = Duration::from_secs(10);
 /// In the environment of everything that a test starts, with a value of its own.
 const MARK: &str = "BONFIRE_TEST_MARK";
 
-/// A call of `bonfire train`, with a folder for what the test needs.
+/// A call of the program, mostly of `bonfire train`, with a folder for what the test needs.
 pub struct Train {
     pub folder: tempfile::TempDir,
     command: Command,
@@ -57,10 +57,16 @@ pub fn recipe(path: &Path) -> Train {
 
 /// `bonfire train RECIPE --out OUT`.
 pub fn into(path: &Path, out: &Path) -> Train {
+    let mut train = bonfire(&["train"]);
+    train.command.arg(path).arg("--out").arg(out);
+    train
+}
+
+/// `bonfire ARGS`, in the repository and without what the test's environment would change.
+pub fn bonfire(args: &[&str]) -> Train {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-    command.current_dir(repository()).arg("train").arg(path);
-    command.arg("--out").arg(out);
+    command.current_dir(repository()).args(args);
     let names = std::env::vars_os().map(|(name, _)| name);
     for name in names.filter(|name| foreign(&name.to_string_lossy())) {
         command.env_remove(name);
