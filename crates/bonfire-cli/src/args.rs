@@ -39,6 +39,17 @@ pub(crate) struct TrainArgs {
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nproc_per_node: u32,
+    /// What moves the bytes between ranks (distributed.engine): auto is nccl on CUDA and host on the
+    /// CPU.
+    #[arg(long, value_name = "ENGINE", value_parser = ["auto", "nccl", "host", "local", "mpi"])]
+    pub(crate) engine: Option<String>,
+    /// How collectives are carried out (distributed.algorithm).
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "ring", "tree", "double_tree",
+          "recursive_doubling", "hierarchical"])]
+    pub(crate) algorithm: Option<String>,
+    /// How ranks of one machine are reached (distributed.transport): auto is shared memory.
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "tcp"])]
+    pub(crate) transport: Option<String>,
     /// Folder of the run [default: runs/<name>-<time>]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -48,4 +59,19 @@ pub(crate) struct TrainArgs {
     /// Lets ranks of several machines connect without BONFIRE_TOKEN.
     #[arg(long)]
     pub(crate) insecure: bool,
+}
+
+impl TrainArgs {
+    /// All overrides of keys: those of --set, and the options that stand for a key.
+    pub(crate) fn all_overrides(&self) -> Vec<String> {
+        let named = [
+            ("engine", &self.engine),
+            ("algorithm", &self.algorithm),
+            ("transport", &self.transport),
+        ];
+        let written = named.into_iter().filter_map(|(key, value)| {
+            value.as_ref().map(|value| format!("distributed.{key}={value}"))
+        });
+        self.overrides.iter().cloned().chain(written).collect()
+    }
 }

@@ -7,7 +7,7 @@ use crate::process::limit_threads;
 use crate::registry::{ModelKind, Registry};
 use crate::worker::{Rank, default_run_folder};
 use crate::{CliError, launcher};
-use bonfire_comm::{InitOptions, ProcessGroup, RankEnv, init_process_group};
+use bonfire_comm::{self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group};
 use bonfire_trainer::config::{EngineKind, Plan, RunConfig};
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Recipe {
 
 impl Recipe {
     fn load(registry: &Registry, args: &TrainArgs, world_size: usize) -> Result<Self, CliError> {
-        let config = RunConfig::load_with_overrides(&args.config, &args.overrides)?;
+        let config = RunConfig::load_with_overrides(&args.config, &args.all_overrides())?;
         let plan = Plan::resolve(&config, world_size)?;
         let model = registry.resolve(&config, &plan)?;
         Ok(Self { config, plan, model })
@@ -44,24 +44,22 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
 
 /// Trains as the rank that the environment names.
 fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, CliError> {
-    if recipe.plan.distributed.engine == EngineKind::Local {
-        return Err(CliError::Engine {
-            setting: format!("distributed.engine = \"{}\"", EngineKind::Local),
-            reason: "it joins threads of one process, and the environment names a rank (RANK); use \
-                     \"host\" or \"auto\"",
-        });
-    }
     let interrupt = install_interrupt()?;
     let threads = limit_threads(env.local_world_size);
-    let options = InitOptions::default()
-        .with_timeout(recipe.plan.distributed.timeout)
-        .with_insecure(args.insecure);
+    let distributed = &recipe.plan.distributed;
+    let mut options = InitOptions::default()
+        .with_timeout(distributed.timeout)
+        .with_insecure(args.insecure)
+        .with_engine(distributed.engine.into())
+        .with_algorithm(distributed.algorithm.into());
+    options.transport = distributed.transport.map(Into::into);
     let group = init_process_group(env, options)?;
     rank(recipe, args, group, &interrupt, threads)
 }
 
 /// Trains in this process, the only rank.
 fn alone(recipe: &Recipe, args: &TrainArgs) -> Result<Outcome, CliError> {
+    comm::EngineKind::from(recipe.plan.distributed.engine).expect_available()?;
     let interrupt = install_interrupt()?;
     rank(recipe, args, ProcessGroup::single(), &interrupt, limit_threads(1))
 }
@@ -71,7 +69,14 @@ fn threads(recipe: &Recipe, args: &TrainArgs, ranks: usize) -> Result<Outcome, C
     let interrupt = install_interrupt()?;
     let threads = limit_threads(ranks);
     let timeout = recipe.plan.distributed.timeout;
-    launcher::threads(ranks, timeout, |group| rank(recipe, args, group, &interrupt, threads))
+    let algorithm = recipe.plan.distributed.algorithm.into();
+    launcher::threads(ranks, timeout, |group| {
+        let group = match algorithm {
+            comm::Algorithm::Auto => group,
+            algorithm => group.with_algorithm(algorithm)?,
+        };
+        rank(recipe, args, group, &interrupt, threads)
+    })
 }
 
 fn rank(
@@ -90,7 +95,7 @@ fn rank(
 /// The arguments by which a worker does what this program was asked to do.
 fn worker_args(plan: &Plan, args: &TrainArgs) -> Result<Vec<OsString>, CliError> {
     let mut list: Vec<OsString> = vec!["train".into(), args.config.clone().into()];
-    for value in &args.overrides {
+    for value in args.all_overrides() {
         list.extend(["--set".into(), value.into()]);
     }
     let out = match &args.out {

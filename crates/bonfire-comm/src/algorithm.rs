@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::CommError;
+
 /// Declares a choice with its names, in the order in which they are shown.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -57,6 +59,26 @@ choice! {
         Local = "local",
         /// An MPI library; the ranks are started by `mpirun`.
         Mpi = "mpi",
+    }
+}
+
+impl EngineKind {
+    /// Checks that this program has the engine.
+    ///
+    /// # Errors
+    /// [`CommError::EngineUnavailable`] says what is missing and what to do.
+    pub fn expect_available(self) -> Result<(), CommError> {
+        let missing = match self {
+            Self::Auto | Self::Host | Self::Local => None,
+            Self::Nccl => Some(("NCCL", "cuda")),
+            Self::Mpi => Some(("MPI", "mpi")),
+        };
+        let Some((library, feature)) = missing else { return Ok(()) };
+        Err(CommError::EngineUnavailable {
+            engine: self,
+            reason: format!("this program was built without {library}"),
+            remedy: format!("build it with the feature `{feature}`, or choose \"host\""),
+        })
     }
 }
 

@@ -228,20 +228,6 @@ impl ProcessGroup {
         Err(error)
     }
 
-    /// Makes a group of the same ranks that carries collectives out by `algorithm`.
-    ///
-    /// TEMPORARY: a stand-in that ignores the algorithm.
-    ///
-    /// # Collective
-    /// Called by all ranks with the same algorithm; blocks until all have.
-    ///
-    /// # Errors
-    /// As [`Self::duplicate`].
-    #[track_caller]
-    pub fn with_algorithm(&self, algorithm: crate::Algorithm) -> Result<Self> {
-        self.duplicate(algorithm.name())
-    }
-
     /// Makes groups of the ranks that give the same color, ordered by key, then by rank; a rank
     /// that gives no color gets no group.
     ///

@@ -189,22 +189,14 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
 
 /// Refuses engines that this function cannot make.
 fn check_engine(engine: EngineKind) -> Result<()> {
-    let (reason, remedy) = match engine {
-        EngineKind::Auto | EngineKind::Host => return Ok(()),
-        EngineKind::Local => (
-            "it joins threads of one process, and this is a process per rank",
-            "choose \"host\", or start the ranks as threads",
-        ),
-        EngineKind::Nccl => (
-            "this program was built without NCCL",
-            "build it with the feature `cuda`, or choose \"host\"",
-        ),
-        EngineKind::Mpi => (
-            "this program was built without MPI",
-            "build it with the feature `mpi`, or choose \"host\"",
-        ),
-    };
-    Err(CommError::EngineUnavailable { engine, reason: reason.into(), remedy: remedy.into() })
+    if engine == EngineKind::Local {
+        return Err(CommError::EngineUnavailable {
+            engine,
+            reason: "it joins threads of one process, and this is a process per rank".into(),
+            remedy: "choose \"host\", or start the ranks as threads".into(),
+        });
+    }
+    engine.expect_available()
 }
 
 /// The store that this process hosts until it is part of its presence.

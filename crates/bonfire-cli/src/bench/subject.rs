@@ -191,7 +191,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "the engines have no reduce, all_to_all, gather, scatter and no batches yet"]
     fn right_results_of_all_operations_have_no_wrong_elements() {
         Op::ALL.iter().copied().for_each(check);
     }

@@ -200,7 +200,7 @@ impl Segment {
         }
         fence(Ordering::Acquire);
         let after = self.word(base).load(Ordering::Relaxed);
-        (before == after && before % 2 == 0 && before > 0).then_some(header)
+        (before == after && before.is_multiple_of(2) && before > 0).then_some(header)
     }
 
     /// The pipe from one rank to another.

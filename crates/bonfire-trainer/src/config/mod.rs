@@ -40,8 +40,8 @@ pub use plan::{
 pub use run_config::RunConfig;
 pub use schedule::{Schedule, SchedulePlan};
 pub use sections::{
-    CheckpointSection, ClipSection, DataKind, DataSection, DistributedSection, EngineKind,
-    LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection, PrecisionMode,
-    PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection, TrainSection,
-    TransformsSection,
+    AlgorithmKind, CheckpointSection, ClipSection, DataKind, DataSection, DistributedSection,
+    EngineKind, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
+    PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection, TrainSection,
+    TransformsSection, TransportKind,
 };

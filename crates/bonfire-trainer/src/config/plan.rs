@@ -9,8 +9,9 @@ use super::resolve::MIB;
 use super::run_config::RunConfig;
 use super::schedule::{Schedule, SchedulePlan};
 use super::sections::{
-    CheckpointSection, DataKind, DataSection, DistributedSection, EngineKind, LogSection,
-    ModelSection, Normalize, PrecisionMode, PrecisionSection, TrainSection,
+    AlgorithmKind, CheckpointSection, DataKind, DataSection, DistributedSection, EngineKind,
+    LogSection, ModelSection, Normalize, PrecisionMode, PrecisionSection, TrainSection,
+    TransportKind,
 };
 
 /// A run's configuration with nothing left undecided; made by [`Plan::resolve`].
@@ -98,6 +99,10 @@ pub struct TrainPlan {
 pub struct DistributedPlan {
     /// Engine that carries the collectives.
     pub engine: EngineKind,
+    /// How `host` and `local` carry collectives out.
+    pub algorithm: AlgorithmKind,
+    /// How `host` reaches ranks of the same machine; `None` = as the environment says.
+    pub transport: Option<TransportKind>,
     /// Deadline of a collective.
     pub timeout: Duration,
     /// Size of a gradient bucket.
@@ -225,6 +230,8 @@ impl Plan {
         let distributed = &self.distributed;
         DistributedSection {
             engine: Some(distributed.engine),
+            algorithm: Some(distributed.algorithm),
+            transport: distributed.transport,
             timeout_s: Some(distributed.timeout.as_secs_f64()),
             bucket_cap_mb: Some(distributed.bucket_cap_bytes as f64 / MIB),
             first_bucket_mb: Some(distributed.first_bucket_bytes as f64 / MIB),

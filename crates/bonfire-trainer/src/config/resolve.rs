@@ -11,7 +11,7 @@ use super::plan::{
 };
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan};
-use super::sections::{DataKind, EngineKind, Normalize, PrecisionMode};
+use super::sections::{AlgorithmKind, DataKind, EngineKind, Normalize, PrecisionMode};
 use super::source::Source;
 
 /// Bytes of a MiB, the unit of bucket sizes.
@@ -169,6 +169,8 @@ impl Resolver<'_> {
         let distributed = &config.distributed;
         DistributedPlan {
             engine: distributed.engine.unwrap_or(EngineKind::Auto),
+            algorithm: distributed.algorithm.unwrap_or(AlgorithmKind::Auto),
+            transport: distributed.transport,
             timeout: self.seconds("distributed.timeout_s", distributed.timeout_s.unwrap_or(600.0)),
             bucket_cap_bytes: self
                 .mebibytes("distributed.bucket_cap_mb", distributed.bucket_cap_mb.unwrap_or(25.0)),

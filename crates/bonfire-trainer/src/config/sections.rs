@@ -47,12 +47,78 @@ choice! {
 choice! {
     /// Engine that carries the collectives.
     EngineKind {
-        /// The best engine that this machine and world size allow.
+        /// `nccl` on CUDA devices, `host` on the CPU.
         Auto = "auto",
+        /// NVIDIA's library, between GPUs.
+        Nccl = "nccl",
         /// Processes: shared memory within a machine, TCP between machines.
         Host = "host",
         /// Threads of one process.
         Local = "local",
+        /// An MPI library; `mpirun` starts the ranks.
+        Mpi = "mpi",
+    }
+}
+
+choice! {
+    /// How the engines `host` and `local` carry collectives out.
+    AlgorithmKind {
+        /// By size and world, from a table measured at the start; never changes results.
+        Auto = "auto",
+        /// Around a ring.
+        Ring = "ring",
+        /// Along a binary tree.
+        Tree = "tree",
+        /// Along two binary trees, half of the data each.
+        DoubleTree = "double_tree",
+        /// Exchanges at distance 1, 2, 4, ...
+        RecursiveDoubling = "recursive_doubling",
+        /// Shared memory within each machine, a ring between machines.
+        Hierarchical = "hierarchical",
+    }
+}
+
+choice! {
+    /// How the engine `host` reaches ranks of the same machine.
+    TransportKind {
+        /// Shared memory within a machine, TCP between machines.
+        Auto = "auto",
+        /// TCP everywhere.
+        Tcp = "tcp",
+    }
+}
+
+impl From<EngineKind> for bonfire_comm::EngineKind {
+    fn from(kind: EngineKind) -> Self {
+        match kind {
+            EngineKind::Auto => Self::Auto,
+            EngineKind::Nccl => Self::Nccl,
+            EngineKind::Host => Self::Host,
+            EngineKind::Local => Self::Local,
+            EngineKind::Mpi => Self::Mpi,
+        }
+    }
+}
+
+impl From<AlgorithmKind> for bonfire_comm::Algorithm {
+    fn from(kind: AlgorithmKind) -> Self {
+        match kind {
+            AlgorithmKind::Auto => Self::Auto,
+            AlgorithmKind::Ring => Self::Ring,
+            AlgorithmKind::Tree => Self::Tree,
+            AlgorithmKind::DoubleTree => Self::DoubleTree,
+            AlgorithmKind::RecursiveDoubling => Self::RecursiveDoubling,
+            AlgorithmKind::Hierarchical => Self::Hierarchical,
+        }
+    }
+}
+
+impl From<TransportKind> for bonfire_comm::Transport {
+    fn from(kind: TransportKind) -> Self {
+        match kind {
+            TransportKind::Auto => Self::Auto,
+            TransportKind::Tcp => Self::Tcp,
+        }
     }
 }
 
@@ -193,9 +259,16 @@ pub struct ClipSection {}
 /// `[distributed]`: how ranks talk to each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DistributedSection {
-    /// Engine, `"auto"`, `"host"` or `"local"`; default `"auto"`.
+    /// Engine, `"auto"`, `"nccl"`, `"host"`, `"local"` or `"mpi"`; default `"auto"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineKind>,
+    /// Algorithm of collectives, `"auto"`, `"ring"`, `"tree"`, `"double_tree"`,
+    /// `"recursive_doubling"` or `"hierarchical"`; default `"auto"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<AlgorithmKind>,
+    /// Transport within a machine, `"auto"` (shared memory) or `"tcp"`; default `"auto"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<TransportKind>,
     /// Deadline of a collective, in seconds; default 600.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
