@@ -44,6 +44,13 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
 
 /// Trains as the rank that the environment names.
 fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, CliError> {
+    if recipe.plan.distributed.engine == EngineKind::Local {
+        return Err(CliError::Engine {
+            setting: format!("distributed.engine = \"{}\"", EngineKind::Local),
+            reason: "it joins threads of one process, and the environment names a rank (RANK); use \
+                     \"host\" or \"auto\"",
+        });
+    }
     let interrupt = install_interrupt()?;
     let threads = limit_threads(env.local_world_size);
     let distributed = &recipe.plan.distributed;

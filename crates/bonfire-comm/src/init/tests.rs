@@ -86,7 +86,7 @@ fn the_conformance_table_holds_for_every_algorithm() {
 fn failures_reach_every_rank() {
     run_failure_cases(&spawn);
     run_failure_cases(&spawn_tcp);
-    run_failure_cases(&|size, timeout, f| spawn_mixed(&[1, 2, 1][..size], timeout, f));
+    run_failure_cases(&|size, timeout, f| spawn_mixed(&[1, 2, 1, 2][..size], timeout, f));
 }
 
 #[test]
