@@ -77,13 +77,8 @@ impl RankEnv {
             master_port: required(&lookup, "MASTER_PORT")?,
             store_port: parse(&lookup, "BONFIRE_STORE_PORT")?,
             store_hosted: parse_flag(&lookup, "BONFIRE_STORE_HOSTED")?,
-            run_id: lookup("BONFIRE_RUN_ID")
-                .or_else(|| lookup("TORCHELASTIC_RUN_ID"))
-                .unwrap_or_else(|| "none".to_owned()),
-            restart_count: match parse(&lookup, "BONFIRE_RESTART_COUNT")? {
-                Some(count) => count,
-                None => parse(&lookup, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
-            },
+            run_id: run_id(&lookup),
+            restart_count: restart_count(&lookup)?,
             token: lookup("BONFIRE_TOKEN"),
             under_torchrun: lookup("TORCHELASTIC_RUN_ID").is_some(),
         };
@@ -154,6 +149,28 @@ impl RankEnv {
     pub fn is_loopback(&self) -> bool {
         is_loopback(&self.master_addr)
     }
+}
+
+/// Returns the name of the run.
+fn run_id(lookup: &impl Fn(&str) -> Option<String>) -> String {
+    lookup("BONFIRE_RUN_ID")
+        .or_else(|| lookup("TORCHELASTIC_RUN_ID"))
+        .unwrap_or_else(|| "none".to_owned())
+}
+
+/// Returns how often the run was restarted.
+fn restart_count(lookup: &impl Fn(&str) -> Option<String>) -> Result<u32> {
+    match parse(lookup, "BONFIRE_RESTART_COUNT")? {
+        Some(count) => Ok(count),
+        None => Ok(parse(lookup, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0)),
+    }
+}
+
+/// Returns the name of the run of this process and how often it was restarted, without the name
+/// look-up that [`RankEnv::detect`] may need.
+pub(crate) fn run_of_this_process() -> (String, u32) {
+    let lookup = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    (run_id(&lookup), restart_count(&lookup).unwrap_or(0))
 }
 
 /// Tells whether a name stands for this machine only.

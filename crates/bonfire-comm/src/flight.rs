@@ -1,41 +1,47 @@
 //! The flight recorder: the last collectives of a rank, for the day when they stop.
+//!
+//! Every [`ProcessGroup`](crate::ProcessGroup) writes what it is asked to do into the
+//! [`Recorder`] of its session: one entry a call, with the place in the source that called, and
+//! when it was called, begun and ended. A rank dumps its recorder as JSON at its first failure,
+//! when a folder is set ([`FOLDER_VARIABLE`] or [`Recorder::dump_on_failure`]), and on request
+//! ([`Recorder::dump`]). [`analyze`] merges the dumps of all ranks and says in words which rank
+//! is behind, in which collective, since when.
+//!
+//! ```
+//! use bonfire_comm::{ReduceOp, flight, local};
+//!
+//! let folder = tempfile::tempdir()?;
+//! local::spawn(2, |group| {
+//!     flight::label("gradients", || group.all_reduce(&mut [1f32; 4], ReduceOp::Sum))?;
+//!     group.flight_recorder().dump(folder.path())?;
+//!     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! });
+//! let report = flight::analyze(folder.path())?;
+//! assert!(report.findings.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-use std::panic::Location;
-use std::sync::Arc;
+mod analysis;
+mod dump;
+mod label;
+mod merge;
+mod mismatch;
+mod recorder;
+mod report;
+mod ring;
+mod standstill;
+mod straggler;
+#[cfg(test)]
+mod tests;
+mod words;
 
-use crate::{CommError, DType, Operation};
-
-/// The last operations of one rank over all groups of its session.
-#[derive(Debug)]
-pub struct Recorder {}
-
-impl Recorder {
-    /// Makes an empty recorder.
-    pub fn new(_rank: usize, _world_size: usize) -> Self {
-        Self {}
-    }
-}
-
-/// The entry of one operation; clones are the same entry.
-#[derive(Debug, Clone)]
-pub struct Record {}
-
-impl Record {
-    /// Enters an operation that a rank has just called.
-    pub fn begin(
-        _recorder: &Arc<Recorder>,
-        _group: &str,
-        _operation: Operation,
-        _dtype: DType,
-        _count: usize,
-        _site: &'static Location<'static>,
-    ) -> Self {
-        Self {}
-    }
-
-    /// Notes that the engine has begun the operation, which has this number in its group.
-    pub fn started(&self, _sequence: u64) {}
-
-    /// Notes the end of the operation; the first call counts.
-    pub fn finished(&self, _error: Option<&CommError>) {}
-}
+pub use analysis::analyze;
+pub use dump::{Dump, Entry, GroupProgress, Reason, State, VERSION};
+pub use label::label;
+pub use merge::AnalyzeError;
+pub use recorder::{FOLDER_VARIABLE, Record, Recorder, dump_on_signal};
+pub use report::{
+    BehindRank, DumpSummary, Failure, Finding, GroupSummary, LateCall, Mismatch, OpenMessage,
+    RecordedCall, Report, Row, Side, Standstill, Straggler, TimedCall, WaitingRank,
+};
+pub use ring::{CAPACITY, GroupKey};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Call, HostView, Transfer};
-use crate::flight::{Record, Recorder};
+use crate::flight::{GroupKey, Record, Recorder};
 use crate::host_engine::{HostEngine, Plan, nothing};
 use crate::links::SingleConnector;
 use crate::membership::{Board, LocalMembership};
@@ -82,6 +82,8 @@ struct Inner {
     children: AtomicU64,
     /// One for the world and all groups made from it.
     recorder: Arc<Recorder>,
+    /// This group in the recorder.
+    key: GroupKey,
 }
 
 impl fmt::Debug for ProcessGroup {
@@ -132,7 +134,9 @@ impl ProcessGroup {
     ) -> Self {
         let name = name.to_owned();
         let children = AtomicU64::new(0);
-        Self { inner: Arc::new(Inner { engine, name, identity, timeout, children, recorder }) }
+        let key = recorder.register(&identity, engine.rank(), engine.world_size());
+        let inner = Inner { engine, name, identity, timeout, children, recorder, key };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Returns the engine, for engines that build on another.
@@ -692,14 +696,8 @@ impl ProcessGroup {
     #[track_caller]
     fn call(&self, operation: Operation, dtype: DType, count: usize, deadline: Instant) -> Call {
         let site = Location::caller();
-        let record = Record::begin(
-            &self.inner.recorder,
-            &self.inner.identity,
-            operation,
-            dtype,
-            count,
-            site,
-        );
+        let Inner { recorder, key, .. } = self.inner.as_ref();
+        let record = Record::begin(recorder, *key, operation, dtype, count, site);
         Call { deadline, record }
     }
 

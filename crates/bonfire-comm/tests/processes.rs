@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bonfire_comm::{InitOptions, RankEnv, ReduceOp, init_process_group};
+use bonfire_comm::{InitOptions, RankEnv, ReduceOp, flight, init_process_group};
 
 /// What a rank process does, when this program was started as one.
 #[test]
@@ -30,7 +31,8 @@ fn rank_process() {
     }
 }
 
-fn start(case: &str, size: usize, timeout_seconds: u64) -> Vec<Child> {
+/// Starts the ranks; they leave their flight recorders in `folder` when they fail.
+fn start(case: &str, size: usize, timeout_seconds: u64, folder: &Path) -> Vec<Child> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
         Command::new(std::env::current_exe().unwrap())
@@ -41,6 +43,8 @@ fn start(case: &str, size: usize, timeout_seconds: u64) -> Vec<Child> {
             .env("WORLD_SIZE", size.to_string())
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", port.to_string())
+            .env("BONFIRE_RUN_ID", "processes")
+            .env(flight::FOLDER_VARIABLE, folder)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()
@@ -49,7 +53,8 @@ fn start(case: &str, size: usize, timeout_seconds: u64) -> Vec<Child> {
 }
 
 fn kill_one(victim: usize) {
-    let mut ranks = start(&victim.to_string(), 3, 20);
+    let folder = tempfile::tempdir().unwrap();
+    let mut ranks = start(&victim.to_string(), 3, 20, folder.path());
     std::thread::sleep(Duration::from_millis(1500));
     ranks[victim].kill().unwrap();
     ranks[victim].wait().unwrap();
@@ -60,6 +65,12 @@ fn kill_one(victim: usize) {
         assert!(text.contains(&format!("RESULT rank {victim} died")), "rank {rank}: {text}");
     }
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    let report = flight::analyze(folder.path()).unwrap();
+    let text = report.to_string();
+    assert_eq!((report.run_id.as_str(), &report.missing), ("processes", &vec![victim]), "{text}");
+    let wait = " waited in all_reduce(max) of 1000 f32 [sequence 2] (called at ";
+    assert!(text.contains(wait), "{text}");
+    assert!(text.contains(&format!(": rank {victim} died (")), "{text}");
 }
 
 #[test]
@@ -75,7 +86,8 @@ fn a_killed_host_of_the_store_is_named_by_all_others() {
 #[test]
 fn a_stopped_rank_is_named_after_the_deadline() {
     for victim in [0, 1] {
-        let mut ranks = start(&victim.to_string(), 3, 3);
+        let folder = tempfile::tempdir().unwrap();
+        let mut ranks = start(&victim.to_string(), 3, 3, folder.path());
         std::thread::sleep(Duration::from_millis(1500));
         signal(&ranks[victim], "STOP");
         let start = Instant::now();
@@ -103,9 +115,11 @@ fn signal(child: &Child, name: &str) {
 
 #[test]
 fn ranks_that_agree_end_well() {
-    for child in start("none", 3, 20) {
+    let folder = tempfile::tempdir().unwrap();
+    for child in start("none", 3, 20, folder.path()) {
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("RESULT ok 3"), "{text}");
     }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
