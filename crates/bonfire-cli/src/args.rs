@@ -13,6 +13,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Train(TrainArgs),
+    Analyze(AnalyzeArgs),
     #[command(subcommand)]
     Bench(Bench),
 }
@@ -21,6 +22,21 @@ pub(crate) enum Command {
 #[derive(Subcommand)]
 pub(crate) enum Bench {
     Collectives(CollectivesArgs),
+}
+
+/// Says which rank is behind, in which collective, since when
+///
+/// Reads the flight records that the ranks of a run have left: at their first failure, or when asked
+/// by SIGUSR2 (to the launcher or to a rank). They lie in the folder `flight` of the run's folder,
+/// or where BONFIRE_FLIGHT_DIR says.
+#[derive(clap::Args)]
+pub(crate) struct AnalyzeArgs {
+    /// The folder of the dumps.
+    #[arg(value_name = "DUMP_DIR")]
+    pub(crate) folder: PathBuf,
+    /// Prints the findings as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Trains a model as a recipe says

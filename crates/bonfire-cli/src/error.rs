@@ -30,6 +30,9 @@ pub enum CliError {
         #[source]
         source: std::io::Error,
     },
+    /// Happens when flight records cannot be read.
+    #[error(transparent)]
+    Analyze(#[from] bonfire_comm::flight::AnalyzeError),
     /// Happens when a run's folder holds another run.
     #[error(
         "--out \"{path}\" holds another run; give a new folder, or --resume {path} to continue \

@@ -11,6 +11,7 @@ mod args;
 mod bench;
 mod error;
 mod exit;
+mod flight;
 mod interrupt;
 pub mod launch;
 mod launcher;
@@ -37,6 +38,7 @@ pub fn run(registry: Registry) -> ExitCode {
     start_log();
     let args = args::Args::parse();
     let result = match args.command {
+        args::Command::Analyze(args) => flight::analyze_dumps(&args),
         args::Command::Train(args) => train::train(&registry, &args),
         args::Command::Bench(args::Bench::Collectives(args)) => bench::collectives(&args),
     };

@@ -2,6 +2,7 @@
 
 use crate::args::TrainArgs;
 use crate::exit::Outcome;
+use crate::flight::{self, DumpOnDemand};
 use crate::interrupt::Interrupt;
 use crate::process::limit_threads;
 use crate::registry::{ModelKind, Registry};
@@ -10,6 +11,7 @@ use crate::{CliError, launcher};
 use bonfire_comm::{self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group};
 use bonfire_trainer::config::{EngineKind, Plan, RunConfig};
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A recipe, checked for a world size.
@@ -38,7 +40,17 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     match (ranks, recipe.plan.distributed.engine) {
         (1, _) => alone(&recipe, args),
         (_, EngineKind::Local) => threads(&recipe, args, ranks),
-        _ => launcher::launch(worker_args(&recipe.plan, args)?, ranks),
+        _ => {
+            let out = match &args.out {
+                Some(out) => out.clone(),
+                None => default_run_folder(&recipe.plan.name)?,
+            };
+            let outcome = launcher::launch(worker_args(args, &out), ranks)?;
+            if let Outcome::Workers(_) = outcome {
+                flight::tell_of_dumps(&flight::folder(Some(&out)));
+            }
+            Ok(outcome)
+        }
     }
 }
 
@@ -93,6 +105,9 @@ fn rank(
     interrupt: &Interrupt,
     threads: usize,
 ) -> Result<Outcome, CliError> {
+    let folder = flight::folder(args.out.as_deref());
+    let dumps = DumpOnDemand::start(group.flight_recorder(), folder);
+    let _dumps = dumps.map_err(cannot_handle_signals)?;
     let rank = Rank { group: group.clone(), args, interrupt, threads };
     let result = recipe.model.train(&recipe.config, &recipe.plan, rank);
     // The others would only see that this rank left.
@@ -100,15 +115,11 @@ fn rank(
 }
 
 /// The arguments by which a worker does what this program was asked to do.
-fn worker_args(plan: &Plan, args: &TrainArgs) -> Result<Vec<OsString>, CliError> {
+fn worker_args(args: &TrainArgs, out: &Path) -> Vec<OsString> {
     let mut list: Vec<OsString> = vec!["train".into(), args.config.clone().into()];
     for value in args.all_overrides() {
         list.extend(["--set".into(), value.into()]);
     }
-    let out = match &args.out {
-        Some(out) => out.clone(),
-        None => default_run_folder(&plan.name)?,
-    };
     list.extend(["--out".into(), out.into()]);
     if let Some(path) = &args.resume {
         list.extend(["--resume".into(), path.into()]);
@@ -116,13 +127,14 @@ fn worker_args(plan: &Plan, args: &TrainArgs) -> Result<Vec<OsString>, CliError>
     if args.insecure {
         list.push("--insecure".into());
     }
-    Ok(list)
+    list
 }
 
 fn install_interrupt() -> Result<Interrupt, CliError> {
-    Interrupt::install().map_err(|source| CliError::Io {
-        action: "installing the signal handlers of",
-        path: "this process".into(),
-        source,
-    })
+    Interrupt::install().map_err(cannot_handle_signals)
+}
+
+fn cannot_handle_signals(source: std::io::Error) -> CliError {
+    let path = "this process".into();
+    CliError::Io { action: "installing the signal handlers of", path, source }
 }
