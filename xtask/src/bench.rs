@@ -22,15 +22,31 @@ pub(crate) struct Args {
     record: bool,
 }
 
-/// The loops: what they are called, and how they are started.
-const LOOPS: [(&str, &[&str]); 3] = [
-    ("hand-written Burn loop, 1 process", &["burn"]),
-    ("Trainer, 1 rank", &["trainer"]),
-    ("Trainer, 2 ranks of 1 thread each", &["trainer", "--ranks", "2"]),
+/// A loop: what it is called, how it is started, and how its ranks talk.
+struct Loop {
+    name: &'static str,
+    mode: &'static [&'static str],
+    transport: &'static str,
+}
+
+const LOOPS: [Loop; 4] = [
+    Loop { name: "hand-written Burn loop, 1 process", mode: &["burn"], transport: "auto" },
+    Loop { name: "Trainer, 1 rank", mode: &["trainer"], transport: "auto" },
+    Loop {
+        name: "Trainer, 2 ranks of 1 thread, TCP",
+        mode: &["trainer", "--ranks", "2"],
+        transport: "tcp",
+    },
+    Loop {
+        name: "Trainer, 2 ranks of 1 thread, shared memory",
+        mode: &["trainer", "--ranks", "2"],
+        transport: "auto",
+    },
 ];
 const BURN: usize = 0;
 const ONE_RANK: usize = 1;
-const TWO_RANKS: usize = 2;
+const OVER_TCP: usize = 2;
+const OVER_SHARED_MEMORY: usize = 3;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.rounds == 0 {
@@ -59,8 +75,8 @@ impl Figures {
         for round in 0..args.rounds {
             for turn in 0..LOOPS.len() {
                 let which = (round + turn) % LOOPS.len();
-                let figure = time_loop(&programs.train_loop, LOOPS[which].1, args)?;
-                println!("round {}: {:<36}{figure:>9.0} images/s", round + 1, LOOPS[which].0);
+                let figure = time_loop(&programs.train_loop, &LOOPS[which], args)?;
+                println!("round {}: {:<44}{figure:>9.0} images/s", round + 1, LOOPS[which].name);
                 images_per_s[which].push(figure);
             }
         }
@@ -76,17 +92,19 @@ impl Figures {
              threads; median of {rounds} rounds of {seconds} s, in turns.\n\n\
              | loop | images/s (all ranks) | lowest | highest |\n|---|---|---|---|\n"
         );
-        for ((name, _), figures) in LOOPS.iter().zip(&self.images_per_s) {
+        for (Loop { name, .. }, figures) in LOOPS.iter().zip(&self.images_per_s) {
             let (low, middle, high) = spread(figures)?;
             text.push_str(&format!("| {name} | {middle:.0} | {low:.0} | {high:.0} |\n"));
         }
         let at_least = |value: f64, goal: f64| (value >= goal, format!("at least {goal}"));
         let overhead = self.ratio(ONE_RANK, BURN)?;
-        let scaling = self.ratio(TWO_RANKS, ONE_RANK)?;
+        let over_tcp = self.ratio(OVER_TCP, ONE_RANK)?;
+        let over_memory = self.ratio(OVER_SHARED_MEMORY, ONE_RANK)?;
         let (_, start, _) = spread(&self.seconds_to_first_step)?;
         let rows = [
             ("1 rank / hand-written", overhead, at_least(overhead, 0.97)),
-            ("2 ranks / 1 rank", scaling, at_least(scaling, 1.4)),
+            ("2 ranks / 1 rank, TCP", over_tcp, at_least(over_tcp, 1.4)),
+            ("2 ranks / 1 rank, shared memory", over_memory, at_least(over_memory, 1.4)),
             ("seconds to first step, 2 ranks", start, (start <= 1.0, "at most 1".to_string())),
         ];
         text.push_str("\n| figure | median | goal | |\n|---|---|---|---|\n");
@@ -106,16 +124,17 @@ impl Figures {
 }
 
 /// Times one loop; its program prints the figure alone.
-fn time_loop(program: &Path, mode: &[&str], args: &Args) -> Result<f64> {
+fn time_loop(program: &Path, timed: &Loop, args: &Args) -> Result<f64> {
     let printed = output(
         command(program)
-            .args(mode)
+            .args(timed.mode)
+            .env("BONFIRE_TRANSPORT", timed.transport)
             .args(["--seconds", &args.seconds.to_string()])
             .args(["--workers", &args.workers.to_string()])
             .env("RAYON_NUM_THREADS", "1"),
     )?;
     let figure = printed.trim();
-    figure.parse().map_err(|_| format!("train_loop {mode:?} printed {figure:?}").into())
+    figure.parse().map_err(|_| format!("train_loop {:?} printed {figure:?}", timed.mode).into())
 }
 
 /// Times the start of `bonfire train` with 2 ranks on data of MNIST's size, from the start of the
@@ -165,7 +184,7 @@ fn write_idx(path: &Path, mut bytes: Vec<u8>, data: Vec<u8>) -> Result<()> {
 }
 
 /// Lowest, median and highest.
-fn spread(figures: &[f64]) -> Result<(f64, f64, f64)> {
+pub(crate) fn spread(figures: &[f64]) -> Result<(f64, f64, f64)> {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (Some(low), Some(high)) = (sorted.first(), sorted.last()) else {

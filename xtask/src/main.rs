@@ -5,6 +5,7 @@ mod bench;
 mod bonfire;
 mod cargo;
 mod check;
+mod collectives;
 mod record;
 mod soak;
 
@@ -23,6 +24,8 @@ enum Chore {
     Check,
     /// Measures training loops side by side, and the start of a run.
     Bench(bench::Args),
+    /// Measures all-reduces beside those of PyTorch's gloo and of an MPI library.
+    BenchCollectives(collectives::Args),
     /// Trains a recipe again and again, and checks that it comes out right.
     Soak(soak::Args),
 }
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     let result = match Chore::parse() {
         Chore::Check => check::run_all(),
         Chore::Bench(args) => bench::run(&args),
+        Chore::BenchCollectives(args) => collectives::run(&args),
         Chore::Soak(args) => soak::run(&args),
     };
     match result {

@@ -54,8 +54,12 @@ impl Layout {
     }
 }
 
-/// Data of a slot; all slots of a rank together should fit into its L2 cache.
-const SLOT_BYTES: usize = 128 * 1024;
+/// Data of a slot.
+///
+/// Fastest all-reduce of 2 processes with slots of 64, 128 and 256 KiB, two runs each on 2 cores of an
+/// AMD EPYC with 512 KiB of L2 each and 32 MiB of L3: of 814 kB 78 and 77, 75 and 68, 64 and 61 us; of
+/// 25 MiB 6.1 and 5.3, 4.9 and 4.6, 5.2 and 4.7 ms.
+const SLOT_BYTES: usize = 256 * 1024;
 /// Bell and sleeper, closed flag, board, and three counters, each on a line of its own.
 const RANK_BYTES: usize = 6 * LINE;
 const PIPE_CONTROL_BYTES: usize = 2 * LINE;
