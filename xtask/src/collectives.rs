@@ -79,17 +79,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn ours(program: &Path, transport: &str, folder: &Path) -> Result<Vec<f64>> {
     let file = folder.join("ours.json");
-    let sizes = SIZES.map(|size| size.to_string()).join(",");
-    run_command(
-        command(program)
-            .args(["bench", "collectives", "--nproc-per-node", RANKS, "--ops", "all_reduce"])
-            .args(["--sizes", &sizes, "--transport", transport, "--iterations", "50", "--json"])
-            .arg(&file)
-            .stdout(std::process::Stdio::null()),
-    )?;
-    let rows: Vec<serde_json::Value> = serde_json::from_slice(&std::fs::read(&file)?)?;
-    let time = |row: &serde_json::Value| row["time_us"].as_f64().ok_or("a row without time_us");
-    Ok(rows.iter().map(time).collect::<std::result::Result<_, _>>()?)
+    let mut times = Vec::new();
+    for size in SIZES {
+        run_command(
+            command(program)
+                .args(["bench", "collectives", "--nproc-per-node", RANKS, "--ops", "all_reduce"])
+                .args(["--sizes", &size.to_string(), "--transport", transport])
+                .args(["--iterations", &iterations(size).to_string(), "--json"])
+                .arg(&file)
+                .stdout(std::process::Stdio::null()),
+        )?;
+        let rows: Vec<serde_json::Value> = serde_json::from_slice(&std::fs::read(&file)?)?;
+        let time = rows.first().and_then(|row| row["time_us"].as_f64());
+        times.push(time.ok_or("a report without a time")?);
+    }
+    Ok(times)
+}
+
+/// As the programs of the others do.
+fn iterations(size: u64) -> usize {
+    match size {
+        0..=65_536 => 1000,
+        65_537..=2_097_152 => 100,
+        _ => 20,
+    }
 }
 
 fn gloo(folder: &Path) -> Result<Vec<f64>> {

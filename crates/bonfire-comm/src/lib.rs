@@ -50,6 +50,8 @@ mod mesh;
 mod presence;
 mod reduce;
 mod shm;
+#[allow(unsafe_code, reason = "code for a processor that is asked for first")]
+mod simd;
 mod store;
 mod sync;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::{CommError, DType, Result};
+use crate::{CommError, DType, Result, simd};
 
 /// How elements of several ranks are combined.
 ///
@@ -105,37 +105,26 @@ macro_rules! integer_arithmetic {
 }
 integer_arithmetic!(i32 as i128, i64 as i128, u8 as u64);
 
-fn fold<T: Copy>(target: &mut [T], source: &[T], f: impl Fn(T, T) -> T) {
-    for (target, source) in target.iter_mut().zip(source) {
-        *target = f(*target, *source);
-    }
-}
-
 fn reduce<T: Arithmetic>(op: ReduceOp, target: &mut [T], source: &[T]) {
     match op {
-        ReduceOp::Sum | ReduceOp::Mean => fold(target, source, T::add),
-        ReduceOp::Product => fold(target, source, T::multiply),
-        ReduceOp::Min => fold(target, source, T::smaller),
-        ReduceOp::Max => fold(target, source, T::larger),
+        ReduceOp::Sum | ReduceOp::Mean => simd::fold(target, source, T::add),
+        ReduceOp::Product => simd::fold(target, source, T::multiply),
+        ReduceOp::Min => simd::fold(target, source, T::smaller),
+        ReduceOp::Max => simd::fold(target, source, T::larger),
     }
 }
 
-/// Elements converted to f32 at a time: three arrays of this length stay in the L1 cache.
+fn reduce_half<T: simd::Half>(op: ReduceOp, target: &mut [T], source: &[T]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => T::fold(target, source, f32::add),
+        ReduceOp::Product => T::fold(target, source, f32::multiply),
+        ReduceOp::Min => T::fold(target, source, f32::smaller),
+        ReduceOp::Max => T::fold(target, source, f32::larger),
+    }
+}
+
+/// Elements converted to f32 at a time.
 const BLOCK: usize = 512;
-
-fn reduce_half<T: Copy>(op: ReduceOp, target: &mut [T], source: &[T])
-where
-    [T]: HalfFloatSliceExt,
-{
-    let (mut left, mut right) = ([0f32; BLOCK], [0f32; BLOCK]);
-    for (target, source) in target.chunks_mut(BLOCK).zip(source.chunks(BLOCK)) {
-        let (left, right) = (&mut left[..target.len()], &mut right[..target.len()]);
-        target.convert_to_f32_slice(left);
-        source.convert_to_f32_slice(right);
-        reduce(op, left, right);
-        target.convert_from_f32_slice(left);
-    }
-}
 
 fn divide<T: Arithmetic>(target: &mut [T], count: usize) {
     target.iter_mut().for_each(|value| *value = value.divide(count));
@@ -247,6 +236,36 @@ mod tests {
         let mut values = vec![-7i32, 7];
         divide_bytes(DType::I32, bytemuck::cast_slice_mut(&mut values), 2).unwrap();
         assert_eq!(values, [-3, 3]);
+    }
+
+    /// All pairs of some values, and of all 16-bit patterns with one of them.
+    fn check_half<T: crate::Element + simd::Half>(
+        from_bits: fn(u16) -> T,
+        to_f32: fn(T) -> f32,
+        from_f32: fn(f32) -> T,
+    ) {
+        let some =
+            [0u16, 0x8000, 1, 0x3c00, 0x3f80, 0x7bff, 0x7c00, 0x7f80, 0xff80, 0x7fc1, 0x4248];
+        let all: Vec<T> = (0..=u16::MAX).map(from_bits).collect();
+        for other in some.map(from_bits) {
+            let others = vec![other; all.len()];
+            let sums = run(ReduceOp::Sum, all.clone(), &others);
+            let products = run(ReduceOp::Product, all.clone(), &others);
+            for ((left, sum), product) in all.iter().zip(sums).zip(products) {
+                let (left, right) = (to_f32(*left), to_f32(other));
+                for (got, expected) in [(sum, left + right), (product, left * right)] {
+                    let expected = to_f32(from_f32(expected));
+                    let same = to_f32(got).to_bits() == expected.to_bits();
+                    assert!(same || (to_f32(got).is_nan() && expected.is_nan()), "{left} {right}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_round_as_their_crate_does() {
+        check_half(f16::from_bits, f16::to_f32, f16::from_f32);
+        check_half(bf16::from_bits, bf16::to_f32, bf16::from_f32);
     }
 
     #[test]

@@ -7,9 +7,8 @@ use std::str::FromStr;
 /// Measures the time and the bandwidth of collectives between ranks, on host memory
 ///
 /// Follows the conventions of nccl-tests. A row of the table is one operation on one size: one
-/// warm-up, then --iterations timed ones, each behind a barrier that is not timed, all in place
-/// on the same memory (send_recv has two buffers), and at last one more on known contents, whose
-/// result is checked. Sums are measured where a reduction is, and rank 0 is the root. Columns:
+/// warm-up, then --iterations timed ones, one behind the other, all in place on the same memory
+/// (send_recv has two buffers), and at last one more on known contents, whose result is checked. Sums are measured where a reduction is, and rank 0 is the root. Columns:
 ///
 ///   bytes  the buffer of a rank; for all_gather, reduce_scatter, all_to_all, gather and scatter
 ///          the buffer with the parts of all n ranks, rounded down to n equal parts; 0 for barrier
