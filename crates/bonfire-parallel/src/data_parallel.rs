@@ -94,7 +94,12 @@ impl<M: Module> DataParallel<M> {
         if trainable.is_empty() {
             return Err(ParallelError::NothingToTrain);
         }
-        let layout = BucketLayout::new(&trainable, config.first_bucket_mb, config.bucket_cap_mb);
+        // A rank alone has nothing to send: a bucket for each parameter saves copying gradients.
+        let caps = match group.world_size() {
+            1 => (0.0, 0.0),
+            _ => (config.first_bucket_mb, config.bucket_cap_mb),
+        };
+        let layout = BucketLayout::new(&trainable, caps.0, caps.1);
         let anchors = Anchors::new(trainable.len(), &device);
         let reducer = Arc::new(Reducer::new(layout, gradients, config.reduction));
         let has_buffers = specs.iter().any(|spec| spec.role == Role::Buffer);
@@ -256,7 +261,7 @@ impl<M: Module> DataParallel<M> {
         let rates = self.segment_rates(learning_rate)?;
         let mut old = Vec::with_capacity(self.flat.len());
         for (bucket, rates) in rates.iter().enumerate() {
-            let gradients = flat_from_host(self.reducer.take(bucket)?, &self.device);
+            let gradients = self.reducer.take(bucket)?.into_flat(&self.device);
             let segments = &self.reducer.layout().buckets()[bucket].segments;
             let new = optimizer.step(
                 bucket,
@@ -271,8 +276,10 @@ impl<M: Module> DataParallel<M> {
             old.push(std::mem::replace(&mut self.flat[bucket], new));
         }
         self.show_flat();
+        let alone = self.control.world_size() == 1;
         for (bucket, memory) in old.into_iter().enumerate() {
-            self.reducer.recycle(bucket, reclaim(memory));
+            // Alone, the next gradient brings its own memory.
+            self.reducer.recycle(bucket, if alone { None } else { reclaim(memory) });
         }
         Ok(StepReport { weight: totals.weight, votes: totals.votes })
     }
@@ -295,8 +302,8 @@ impl<M: Module> DataParallel<M> {
             bucket.segments.iter().find(|segment| segment.path == path).map(|segment| (b, segment))
         })?;
         let shape: [usize; D] = segment.shape.clone().try_into().ok()?;
-        let flat = self.reducer.with_reduced(bucket, |memory| memory.clone()).ok()?;
-        Some(view(&flat_from_host(flat, &self.device), segment.range.clone(), shape))
+        let reduced = self.reducer.with_reduced(bucket, Clone::clone).ok()?;
+        Some(view(&reduced.into_flat(&self.device), segment.range.clone(), shape))
     }
 
     /// Gives every rank rank 0's running statistics and other buffers.

@@ -9,7 +9,8 @@
 //!   earlier buckets were launched; the engine owns the memory;
 //! - Full, only the last bucket on an engine with blocking calls: the backward pass ends with it, so
 //!   handing it to another thread would hide nothing and cost two changes of threads;
-//! - Reduced: the engine has given it back.
+//! - Reduced: the engine has given it back. A rank alone has nobody to reduce with: there a gradient
+//!   that is a whole bucket goes from Gathering to Reduced in the memory that it came in.
 //!
 //! ORDER: buckets are launched strictly in their layout's order, which is the same on every rank.
 
@@ -17,6 +18,8 @@ use crate::bucket::{Bucket, BucketLayout};
 use crate::{GradientReduction, ParallelError};
 use bonfire_comm::{Buffer, DType, HostBuffer, ProcessGroup, ReduceOp, Work};
 use bonfire_tensor::hook::{Gradient, GradientSink};
+use bonfire_tensor::host::flat_from_host;
+use burn::tensor::{Device, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Reducer {
@@ -59,13 +62,33 @@ struct Slot {
 }
 
 enum Memory {
-    Gathering(HostBuffer),
+    /// `None` until the first gradient that must be copied.
+    Gathering(Option<HostBuffer>),
     InFlight(Work),
     /// Full, and the next to be reduced, by the thread that waits for it.
     Full(HostBuffer),
-    Reduced(HostBuffer),
+    Reduced(Reduced),
     /// With the optimizer, or lost to a failure.
     Away,
+}
+
+/// The reduced gradients of a bucket, one behind the other.
+#[derive(Clone)]
+pub(crate) enum Reduced {
+    /// In the bucket's memory.
+    Host(HostBuffer),
+    /// In the memory that the backward pass left them in.
+    Adopted(Box<Tensor<1>>),
+}
+
+impl Reduced {
+    /// As a flat tensor; without a copy on the CPU.
+    pub(crate) fn into_flat(self, device: &Device) -> Tensor<1> {
+        match self {
+            Self::Host(memory) => flat_from_host(memory, device),
+            Self::Adopted(flat) => *flat,
+        }
+    }
 }
 
 impl Reducer {
@@ -80,7 +103,7 @@ impl Reducer {
         };
         // A 16-bit element does not hold a count exactly.
         let last = layout.buckets().last().map(|bucket| bucket.dtype);
-        let in_band = matches!(last, Some(DType::F32 | DType::F64));
+        let in_band = matches!(last, Some(DType::F32 | DType::F64)) && group.world_size() > 1;
         let blocking_calls = group.capabilities().blocking_host_calls;
         let slots = layout.buckets().iter().map(Slot::new).collect();
         let window = Window {
@@ -151,10 +174,12 @@ impl Reducer {
         for bucket in 0..self.layout.buckets().len() {
             let memory = std::mem::replace(&mut self.lock().slots[bucket].memory, Memory::Away);
             let (memory, result) = match memory {
-                Memory::InFlight(work) => (Memory::Reduced(work.wait()?.into_host()?), Ok(())),
+                Memory::InFlight(work) => {
+                    (Memory::Reduced(Reduced::Host(work.wait()?.into_host()?)), Ok(()))
+                }
                 Memory::Full(mut memory) => {
                     self.reduce_here(&mut memory)?;
-                    (Memory::Reduced(memory), Ok(()))
+                    (Memory::Reduced(Reduced::Host(memory)), Ok(()))
                 }
                 Memory::Reduced(memory) => (Memory::Reduced(memory), Ok(())),
                 other => (other, Err(ParallelError::NoGradients { rank: self.group.rank() })),
@@ -185,13 +210,17 @@ impl Reducer {
             return Ok(Totals { weight: values[0], votes: values[1] });
         }
         let last = self.layout.buckets().len() - 1;
-        let [weight, votes] = self.with_reduced(last, read_totals)?.unwrap_or_default();
+        let totals = self.with_reduced(last, |reduced| match reduced {
+            Reduced::Host(memory) => read_totals(memory),
+            Reduced::Adopted(_) => None,
+        })?;
+        let [weight, votes] = totals.unwrap_or_default();
         let ranks = if self.op == ReduceOp::Mean { self.group.world_size() as f64 } else { 1.0 };
         Ok(Totals { weight: weight * ranks, votes: votes * ranks })
     }
 
     /// Gives a reduced bucket to the optimizer.
-    pub(crate) fn take(&self, bucket: usize) -> Result<HostBuffer, ParallelError> {
+    pub(crate) fn take(&self, bucket: usize) -> Result<Reduced, ParallelError> {
         let mut window = self.lock();
         match std::mem::replace(&mut window.slots[bucket].memory, Memory::Away) {
             Memory::Reduced(buffer) => Ok(buffer),
@@ -206,10 +235,10 @@ impl Reducer {
     pub(crate) fn with_reduced<T>(
         &self,
         bucket: usize,
-        read: impl FnOnce(&HostBuffer) -> T,
+        read: impl FnOnce(&Reduced) -> T,
     ) -> Result<T, ParallelError> {
         match &self.lock().slots[bucket].memory {
-            Memory::Reduced(buffer) => Ok(read(buffer)),
+            Memory::Reduced(reduced) => Ok(read(reduced)),
             _ => Err(ParallelError::NoGradients { rank: self.group.rank() }),
         }
     }
@@ -218,9 +247,7 @@ impl Reducer {
     pub(crate) fn recycle(&self, bucket: usize, memory: Option<HostBuffer>) {
         let dtype = self.layout.buckets()[bucket].dtype;
         let len = self.memory_len(bucket);
-        let memory = memory
-            .filter(|memory| memory.len() == len && memory.dtype() == dtype)
-            .unwrap_or_else(|| HostBuffer::zeros(dtype, len));
+        let memory = memory.filter(|memory| memory.len() == len && memory.dtype() == dtype);
         let mut window = self.lock();
         let slot = &mut window.slots[bucket];
         slot.memory = Memory::Gathering(memory);
@@ -238,9 +265,18 @@ impl Reducer {
         {
             let bucket = window.next_launch;
             let memory = std::mem::replace(&mut window.slots[bucket].memory, Memory::Away);
-            let Memory::Gathering(mut memory) = memory else {
-                window.slots[bucket].memory = memory;
-                return Err(ParallelError::NoGradients { rank: self.group.rank() });
+            let mut memory = match memory {
+                Memory::Gathering(memory) => memory.unwrap_or_else(|| self.zeros(bucket)),
+                // Adopted: there is nobody to reduce with.
+                Memory::Reduced(reduced) if self.group.world_size() == 1 => {
+                    window.slots[bucket].memory = Memory::Reduced(reduced);
+                    window.next_launch += 1;
+                    continue;
+                }
+                other => {
+                    window.slots[bucket].memory = other;
+                    return Err(ParallelError::NoGradients { rank: self.group.rank() });
+                }
             };
             if self.memory_len(bucket) > self.layout.buckets()[bucket].num_elements() {
                 write_totals(&mut memory, window.totals);
@@ -254,6 +290,11 @@ impl Reducer {
             window.next_launch += 1;
         }
         Ok(())
+    }
+
+    /// New memory for a bucket.
+    fn zeros(&self, bucket: usize) -> HostBuffer {
+        HostBuffer::zeros(self.layout.buckets()[bucket].dtype, self.memory_len(bucket))
     }
 
     fn reduce_here(&self, memory: &mut HostBuffer) -> Result<(), ParallelError> {
@@ -270,8 +311,13 @@ impl Reducer {
     /// Zeroes what no micro-batch of the window used, and returns the paths.
     fn zero_unused(&self, window: &mut Window) -> Vec<String> {
         let mut paths = Vec::new();
-        for (bucket, slot) in self.layout.buckets().iter().zip(&mut window.slots) {
+        for (index, slot) in window.slots.iter_mut().enumerate() {
+            let bucket = &self.layout.buckets()[index];
             let Memory::Gathering(memory) = &mut slot.memory else { continue };
+            if slot.used.iter().all(|used| *used) {
+                continue;
+            }
+            let memory = memory.get_or_insert_with(|| self.zeros(index));
             for (segment, used) in bucket.segments.iter().zip(&slot.used) {
                 if !used {
                     paths.push(segment.path.clone());
@@ -287,10 +333,20 @@ impl Reducer {
     fn receive(&self, index: usize, gradient: Gradient) -> Result<(), ParallelError> {
         let mut window = self.lock();
         let Some((bucket, segment)) = self.layout.place(index) else { return Ok(()) };
-        let range = self.layout.buckets()[bucket].segments[segment].range.clone();
+        let segments = &self.layout.buckets()[bucket].segments;
+        let range = segments[segment].range.clone();
+        let adopts = self.adopts(&window) && segments.len() == 1;
         let slot = &mut window.slots[bucket];
         let Memory::Gathering(memory) = &mut slot.memory else { return Ok(()) };
         let accumulate = slot.used[segment];
+        if adopts
+            && !accumulate
+            && let Some(flat) = gradient.as_flat()
+        {
+            slot.memory = Memory::Reduced(Reduced::Adopted(Box::new(flat)));
+            return self.received(window, bucket, segment);
+        }
+        let memory = memory.get_or_insert_with(|| self.zeros(bucket));
         match memory {
             HostBuffer::F32(values) => gradient.write_to(&mut values[range], accumulate)?,
             HostBuffer::F64(values) => gradient.write_to(&mut values[range], accumulate)?,
@@ -298,6 +354,22 @@ impl Reducer {
             HostBuffer::BF16(values) => gradient.write_to(&mut values[range], accumulate)?,
             _ => {}
         }
+        self.received(window, bucket, segment)
+    }
+
+    /// Whether a gradient that is a whole bucket may stay where it is: with nobody to reduce it with,
+    /// and no micro-batch of the window behind this one.
+    fn adopts(&self, window: &Window) -> bool {
+        window.communicates && self.group.world_size() == 1
+    }
+
+    fn received(
+        &self,
+        mut window: MutexGuard<'_, Window>,
+        bucket: usize,
+        segment: usize,
+    ) -> Result<(), ParallelError> {
+        let slot = &mut window.slots[bucket];
         slot.used[segment] = true;
         slot.missing = slot.missing.saturating_sub(1);
         if window.communicates { self.launch_ready(&mut window) } else { Ok(()) }

@@ -37,6 +37,12 @@ impl Gradient {
         Self(tensor)
     }
 
+    /// Shows the gradient as a flat tensor in row-major order, without a copy. `None` when it lies in
+    /// another order, or not on the CPU.
+    pub fn as_flat(&self) -> Option<Tensor<1>> {
+        host::flat_dispatch(&self.0)
+    }
+
     /// Copies the gradient into `output` in row-major order; with `accumulate`, adds it.
     ///
     /// # Errors

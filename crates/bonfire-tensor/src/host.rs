@@ -215,6 +215,17 @@ impl HostTensorMut {
     }
 }
 
+/// Shows the elements of a contiguous CPU tensor as a flat one, which shares its memory.
+pub(crate) fn flat_dispatch(tensor: &DispatchTensor) -> Option<Tensor<1>> {
+    match &tensor.kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(primitive)) if primitive.is_contiguous() => {
+            let len = primitive.layout().num_elements();
+            Some(Tensor::from_primitive::<Flex>(primitive.reshape([len].into())))
+        }
+        _ => None,
+    }
+}
+
 pub(crate) fn write_dispatch<E: HostFloat>(
     tensor: DispatchTensor,
     output: &mut [E],
