@@ -1,5 +1,6 @@
 //! What can go wrong between ranks.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::engine::MemoryKind;
@@ -281,6 +282,16 @@ impl CommError {
     pub(crate) fn is_address_in_use(&self) -> bool {
         let said = std::io::Error::from_raw_os_error(libc::EADDRINUSE).to_string();
         matches!(self, Self::System { detail, .. } if *detail == said)
+    }
+
+    /// Says of a death in which call `rank` heard of it.
+    pub(crate) fn heard_in(self, rank: usize, call: impl fmt::Display) -> Self {
+        match self {
+            Self::Died { rank: dead, detail } => {
+                Self::Died { rank: dead, detail: format!("{detail}; rank {rank} was in {call}") }
+            }
+            other => other,
+        }
     }
 
     pub(crate) fn system(what: impl Into<String>, error: &std::io::Error) -> Self {

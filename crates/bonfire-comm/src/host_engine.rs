@@ -19,7 +19,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::flow::Scratch;
 use crate::header::Header;
 use crate::links::{Connector, Links};
-use crate::membership::{Entered, LATCH_PERIOD, Membership};
+use crate::membership::{Entered, LATCH_PERIOD, Membership, Progress};
 use crate::sync::lock;
 use crate::topology::Topology;
 use crate::tuning::{self, Tuning};
@@ -87,6 +87,7 @@ struct Core {
     scratch: Scratch,
     tuning: Tuning,
     collectives: u64,
+    last_collective: Option<Header>,
     history: VecDeque<Header>,
     sent_to: Vec<u64>,
     received_from: Vec<u64>,
@@ -102,10 +103,9 @@ impl Core {
 
     /// The call of this rank that the peer's header should have matched: an earlier one, if this
     /// rank was through with it before the peer's header came.
-    fn counterpart(&self, halt: &Halt, current: &Header) -> Header {
-        let Halt::Mismatch { remote, .. } = halt else { return *current };
+    fn counterpart<'a>(&'a self, remote: &Header, current: &'a Header) -> &'a Header {
         let same_place = |own: &&Header| own.is_at(remote);
-        self.history.iter().rev().find(same_place).copied().unwrap_or(*current)
+        self.history.iter().rev().find(same_place).unwrap_or(current)
     }
 }
 
@@ -166,6 +166,7 @@ impl HostEngine {
             scratch: Scratch::default(),
             tuning: tuning.unwrap_or_else(|| Tuning::before_measuring(&topology)),
             collectives: 0,
+            last_collective: None,
             history: VecDeque::new(),
             sent_to: vec![0; size],
             received_from: vec![0; size],
@@ -249,7 +250,7 @@ impl Engine for HostEngine {
     }
 
     fn start(&self, operation: Operation, buffer: Buffer, call: Call) -> Result<Work> {
-        self.lane.check()?;
+        self.lane.check(operation)?;
         let Buffer::Host(buffer) = buffer else {
             return Err(CommError::WrongMemory { expected: MemoryKind::Host });
         };
@@ -262,7 +263,8 @@ impl Engine for HostEngine {
         if let Err(error) = queue.send_deadline(job, deadline) {
             let error = match error {
                 SendTimeoutError::Timeout(_) => {
-                    self.lane.explain_timeout(&format!("{operation}, behind {QUEUE} others"), None)
+                    let call = format!("{operation}, behind {QUEUE} others");
+                    self.lane.timeout(call, "they did not end".into())
                 }
                 SendTimeoutError::Disconnected(_) => {
                     CommError::Internal { detail: "the communication thread ended".into() }
@@ -281,13 +283,13 @@ impl Engine for HostEngine {
     }
 
     fn run(&self, operation: Operation, view: HostView<'_>, call: Call) -> Result<()> {
-        self.lane.check()?;
+        self.lane.check(operation)?;
         let ticket = self.take_ticket();
         self.lane.run_one_in_turn(ticket, operation, view, &call)
     }
 
     fn run_batch(&self, transfers: Vec<Transfer<'_>>, call: Call) -> Result<()> {
-        self.lane.check()?;
+        self.lane.check("batch_send_recv")?;
         let ticket = self.take_ticket();
         self.lane.run_in_turn(ticket, "batch_send_recv", &call, |lane, core| {
             lane.execute_batch(core, transfers, &call)
@@ -295,7 +297,7 @@ impl Engine for HostEngine {
     }
 
     fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>> {
-        self.lane.check()?;
+        self.lane.check("creation of a group")?;
         let lane = &self.lane;
         let same = spec.members.iter().copied().eq(0..lane.members.len());
         let plan = Plan {
@@ -329,9 +331,10 @@ impl Engine for HostEngine {
 }
 
 impl Lane {
-    /// Returns the session's failure as an error.
-    fn check(&self) -> Result<()> {
-        self.membership.failure().map_or(Ok(()), Err)
+    /// Returns the session's failure as an error of the call `what`.
+    fn check(&self, what: impl fmt::Display) -> Result<()> {
+        let failed = |error: CommError| Err(error.heard_in(self.membership.rank(), what));
+        self.membership.failure().map_or(Ok(()), failed)
     }
 
     /// Runs started operations until the engine is dropped.
@@ -365,9 +368,9 @@ impl Lane {
         call: &Call,
         run: impl FnOnce(&Self, &mut Core) -> Result<()>,
     ) -> Result<()> {
-        self.wait_for_turn(ticket, what, call.deadline)?;
+        self.wait_for_turn(ticket, &what, call.deadline)?;
         let _turn = Turn(self);
-        self.check()?;
+        self.check(what)?;
         if self.members.len() == 1 {
             return Ok(());
         }
@@ -379,12 +382,12 @@ impl Lane {
     fn wait_for_turn(&self, ticket: u64, what: impl fmt::Display, deadline: Instant) -> Result<()> {
         let mut turn = lock(&self.turn);
         while *turn != ticket {
-            self.check()?;
+            self.check(&what)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(turn);
-                let call = format!("{what}, behind an operation that does not end");
-                return Err(self.publish(self.explain_timeout(&call, None)));
+                let missing = "an operation before it did not end".to_owned();
+                return Err(self.publish(self.timeout(what, missing)));
             }
             let wait = left.min(LATCH_PERIOD);
             turn = self.turned.wait_timeout(turn, wait).unwrap_or_else(PoisonError::into_inner).0;
@@ -400,17 +403,16 @@ impl Lane {
         call: &Call,
     ) -> Result<()> {
         let header = self.header(core, operation, view.dtype(), view.len());
-        self.entered.store(core.collectives, Ordering::Relaxed);
         call.record.started(header.sequence());
         if operation.is_collective() {
+            *lock(&self.entered) = Some(header);
             core.turns.enter(&core.links, header);
         }
         let mut collective = self.collective(core, call.deadline);
         let result = collective.run(self.algorithm, operation, header, view);
         self.bytes_sent.fetch_add(collective.sent, Ordering::Relaxed);
         if let Err(halt) = result {
-            let header = core.counterpart(&halt, &header);
-            return Err(self.publish(self.explain(halt, operation, &header)));
+            return Err(self.publish(self.explain(core, halt, &header)));
         }
         core.remember(header);
         Ok(())
@@ -422,11 +424,11 @@ impl Lane {
         transfers: Vec<Transfer<'_>>,
         call: &Call,
     ) -> Result<()> {
-        let mut operations = Vec::with_capacity(transfers.len());
+        let mut first = None;
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         for Transfer { operation, view } in transfers {
             let header = self.header(core, operation, view.dtype(), view.len());
-            operations.push((operation, header));
+            first.get_or_insert(header);
             match (operation, view) {
                 (Operation::Send { to }, HostView::Shared { bytes, .. }) => {
                     sends.push((header, to, bytes));
@@ -443,12 +445,12 @@ impl Lane {
                 }
             }
         }
-        let Some((first, header)) = operations.first().copied() else { return Ok(()) };
+        let Some(header) = first else { return Ok(()) };
         call.record.started(header.sequence());
         let mut collective = self.collective(core, call.deadline);
         let result = collective.exchange(sends, receives);
         self.bytes_sent.fetch_add(collective.sent, Ordering::Relaxed);
-        result.map_err(|halt| self.publish(self.explain(halt, first, &header)))
+        result.map_err(|halt| self.publish(self.explain(core, halt, &header)))
     }
 
     /// Numbers an operation.
@@ -467,7 +469,13 @@ impl Lane {
             }
             _ => len,
         };
-        Header::new(operation, self.rank, dtype, count, sequence, self.group)
+        let header = Header::new(operation, self.rank, dtype, count, sequence, self.group);
+        if !operation.is_collective() {
+            return header;
+        }
+        let header = header.after(core.last_collective.as_ref());
+        core.last_collective = Some(header);
+        header
     }
 
     fn collective<'a>(&'a self, core: &'a mut Core, deadline: Instant) -> Collective<'a> {
@@ -500,64 +508,80 @@ impl Lane {
         let tuning = core.tuning;
         let mut collective = self.collective(&mut core, deadline);
         let measured = tuning::measure(&mut collective, tuning, header);
-        core.tuning = measured.map_err(|halt| {
-            self.explain(halt, Operation::AllReduce(ReduceOp::Max), &header(0, 0))
-        })?;
+        core.tuning = measured.map_err(|halt| self.explain(&core, halt, &header(0, 0)))?;
         tracing::debug!(group = %self.identity, tuning = ?core.tuning, "measured");
         Ok(())
     }
 
     /// Says in words why an operation stopped.
-    fn explain(&self, halt: Halt, operation: Operation, header: &Header) -> CommError {
+    fn explain(&self, core: &Core, halt: Halt, header: &Header) -> CommError {
         let group = self.identity.clone();
         match halt {
-            Halt::Failed(error) => error,
-            Halt::Mismatch { peer, remote } => CommError::Mismatch {
-                group,
-                rank: self.rank,
-                peer,
-                local: header.to_string(),
-                remote: remote.to_string(),
-            },
+            Halt::Failed(error) => error.heard_in(self.membership.rank(), header),
+            Halt::Mismatch { peer, remote } => {
+                let own = core.counterpart(&remote, header);
+                let parting = own.parting(&remote);
+                let calls = parting.unwrap_or_else(|| (own.to_string(), remote.to_string()));
+                self.mismatch(peer, calls)
+            }
             Halt::Malformed { peer } => {
                 CommError::Malformed { group, peer, detail: "no header of a collective".into() }
             }
             Halt::Lost { peer, detail } => {
                 let call = header.to_string();
                 let cause = self.membership.cause_of_loss(self.members[peer], &group, &call);
+                let cause = cause.map(|error| error.heard_in(self.membership.rank(), &call));
                 cause.unwrap_or(CommError::LinkLost { group, peer, operation: call, detail })
             }
-            Halt::Deadline => {
-                let sequence = match operation {
-                    Operation::Send { .. } | Operation::Recv { .. } => None,
-                    _ => Some(header.sequence()),
-                };
-                self.explain_timeout(&header.to_string(), sequence)
+            Halt::Deadline { mut peers } => {
+                peers.sort_unstable();
+                peers.dedup();
+                self.explain_timeout(core, header, &peers)
             }
         }
     }
 
-    /// Finds out which ranks have not entered the collective `sequence`.
-    fn explain_timeout(&self, call: &str, sequence: Option<u64>) -> CommError {
-        let missing = match sequence {
-            None => "the other side did not come".to_owned(),
-            Some(sequence) => {
-                std::thread::sleep(TIMEOUT_GRACE);
-                let progress = self.membership.progress(&self.identity, &self.members);
-                if let Some(failure) = self.membership.failure() {
-                    return failure;
-                }
-                match progress {
-                    Ok(progress) => describe_missing(&progress, sequence, self.rank),
-                    Err(reason) => reason,
-                }
-            }
+    /// Finds out which ranks do not answer, have not entered a collective, or are in another.
+    fn explain_timeout(&self, core: &Core, header: &Header, peers: &[usize]) -> CommError {
+        std::thread::sleep(TIMEOUT_GRACE);
+        let progress = self.membership.progress(&self.identity, &self.members);
+        if let Some(failure) = self.membership.failure() {
+            return failure.heard_in(self.membership.rank(), header);
+        }
+        let progress = match progress {
+            Ok(progress) => progress,
+            Err(reason) => return self.timeout(header, reason),
         };
-        tracing::error!(group = %self.identity, rank = self.rank, call, missing, "timed out");
+        for (peer, answer) in progress.iter().enumerate() {
+            if let Progress::Entered(Some(remote)) = answer
+                && let Some(calls) = core.counterpart(remote, header).parting(remote)
+            {
+                return self.mismatch(peer, calls);
+            }
+        }
+        let silent = self.ranks_where(|rank| progress[rank] == Progress::Silent);
+        let is_late = |rank: usize| header.is_collective() && progress[rank].is_before(header);
+        let late = self.ranks_where(is_late);
+        self.timeout(header, describe_missing(&late, &silent, peers, header.is_collective()))
+    }
+
+    fn ranks_where(&self, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
+        (0..self.members.len()).filter(|rank| *rank != self.rank && wanted(*rank)).collect()
+    }
+
+    fn mismatch(&self, peer: usize, (local, remote): (String, String)) -> CommError {
+        CommError::Mismatch { group: self.identity.clone(), rank: self.rank, peer, local, remote }
+    }
+
+    fn timeout(&self, call: impl fmt::Display, missing: String) -> CommError {
+        let operation = call.to_string();
+        tracing::error!(
+            group = %self.identity, rank = self.rank, call = operation, missing, "timed out"
+        );
         CommError::Timeout {
             group: self.identity.clone(),
             rank: self.rank,
-            operation: call.to_owned(),
+            operation,
             timeout: self.timeout,
             missing,
         }
@@ -572,16 +596,15 @@ impl Lane {
     }
 }
 
-/// Names the ranks that have not entered collective `sequence`.
-fn describe_missing(progress: &[Option<u64>], sequence: u64, own: usize) -> String {
-    let ranks_where = |wanted: fn(Option<u64>, u64) -> bool| -> Vec<usize> {
-        let is_wanted = |rank: &usize| *rank != own && wanted(progress[*rank], sequence);
-        (0..progress.len()).filter(is_wanted).collect()
-    };
-    let late = ranks_where(|entered, sequence| entered.is_some_and(|count| count <= sequence));
-    let silent = ranks_where(|entered, _| entered.is_none());
+/// Names the ranks that have not entered a collective or do not answer; else the `peers` that are
+/// waited for.
+fn describe_missing(late: &[usize], silent: &[usize], peers: &[usize], collective: bool) -> String {
     match (late.is_empty(), silent.is_empty()) {
-        (true, true) => "all ranks have entered it: the network or the ranks are slow".to_owned(),
+        (true, true) if collective => format!(
+            "all ranks have entered it, but nothing comes from or gets to rank(s) {peers:?}: the \
+             network or the ranks are slow"
+        ),
+        (true, true) => format!("rank(s) {peers:?} did not take part"),
         (false, true) => format!("rank(s) {late:?} have not entered it"),
         (true, false) => format!("rank(s) {silent:?} do not answer (stopped or unreachable)"),
         (false, false) => {

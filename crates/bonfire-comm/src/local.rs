@@ -136,7 +136,7 @@ mod tests {
         let errors = errors.into_inner().unwrap();
         assert_eq!(errors.len(), 2);
         for error in errors {
-            assert!(error.starts_with("rank 1 died (panicked: no more)"), "{error}");
+            assert!(error.starts_with("rank 1 died (panicked: no more; rank "), "{error}");
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Who is still there: the latch of the session's first failure, and how far each rank has come.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::CommError;
 use crate::failure::{Failure, FailureKind};
+use crate::header::Header;
 use crate::sync::lock;
 
 /// How long a broken link waits for its root cause to become known.
@@ -14,8 +15,25 @@ const CAUSE_GRACE: Duration = Duration::from_secs(1);
 /// How often a wait looks at the latch.
 pub(crate) const LATCH_PERIOD: Duration = Duration::from_millis(50);
 
-/// A counter of the collectives that a rank has entered in a group.
-pub(crate) type Entered = Arc<AtomicU64>;
+/// The collective that a rank has entered last in a group.
+pub(crate) type Entered = Arc<Mutex<Option<Header>>>;
+
+/// What a rank answers when it is asked how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing.
+    Silent,
+    /// The last collective that it has entered, if any.
+    Entered(Option<Header>),
+}
+
+impl Progress {
+    /// Whether it says that the rank has not entered this collective yet.
+    pub(crate) fn is_before(&self, collective: &Header) -> bool {
+        let is_before = |last: &Header| last.sequence() < collective.sequence();
+        matches!(self, Self::Entered(last) if last.as_ref().is_none_or(is_before))
+    }
+}
 
 /// The view that one rank has of its session. Ranks are those of the world.
 pub(crate) trait Membership: Send + Sync {
@@ -29,9 +47,8 @@ pub(crate) trait Membership: Send + Sync {
     fn has_left(&self, rank: usize) -> bool;
     /// Makes the progress of this rank in a group visible to the others.
     fn register(&self, group: &str, entered: Entered);
-    /// Asks how many collectives each member has entered in a group; `None` = no answer.
-    /// An error says why nobody could be asked.
-    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Option<u64>>, String>;
+    /// Asks each member how far it is in a group. An error says why nobody could be asked.
+    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Progress>, String>;
 
     /// Ends the session with an error that names this rank.
     fn abort(&self, reason: &str) {
@@ -144,10 +161,11 @@ impl Membership for LocalMembership {
         lock(&self.board.progress).insert((group.to_owned(), self.rank), entered);
     }
 
-    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Option<u64>>, String> {
+    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Progress>, String> {
         let table = lock(&self.board.progress);
         let of = |&rank: &usize| {
-            table.get(&(group.to_owned(), rank)).map(|entered| entered.load(Ordering::Relaxed))
+            let entered = table.get(&(group.to_owned(), rank));
+            entered.map_or(Progress::Silent, |entered| Progress::Entered(*lock(entered)))
         };
         Ok(members.iter().map(of).collect())
     }

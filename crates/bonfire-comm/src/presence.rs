@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, bounded};
 
 use crate::failure::{Failure, FailureKind};
-use crate::membership::{Entered, Latch, Membership};
-use crate::store::{Note, Scope, Store, StoreServer};
+use crate::membership::{Entered, Latch, Membership, Progress};
+use crate::store::{Note, Scope, Store, StoreServer, decode_progress};
 use crate::sync::lock;
 use crate::wire::{read_frame, write_frame};
 use crate::{CommError, Result};
@@ -101,20 +101,20 @@ impl Presence {
         })
     }
 
-    fn ask_progress(&self, group: &str, members: &[usize]) -> Result<Vec<Option<u64>>, CommError> {
+    fn ask_progress(&self, group: &str, members: &[usize]) -> Result<Vec<Progress>, CommError> {
         // The store's host may be the rank that is stopped.
         let store = self.store.with_timeout(PROGRESS);
         let read = |rank: &usize| {
             let value = store.try_get(&self.scope.key(&format!("progress/{group}/{rank}")))?;
-            let value = value.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
-            Ok(value)
+            let last = value.and_then(|bytes| decode_progress(&bytes));
+            Ok(last.map_or(Progress::Silent, Progress::Entered))
         };
         self.notebook.tell(&Note::Query(group.to_owned()));
         let limit = Instant::now() + PROGRESS;
         loop {
             std::thread::sleep(Duration::from_millis(50));
             let answers: Vec<_> = members.iter().map(read).collect::<Result<_>>()?;
-            if answers.iter().all(Option::is_some) || Instant::now() >= limit {
+            if !answers.contains(&Progress::Silent) || Instant::now() >= limit {
                 return Ok(answers);
             }
         }
@@ -145,7 +145,8 @@ impl Notebook {
                 Some(Note::Query(group)) => {
                     let entered = lock(&self.progress).get(&group).cloned();
                     if let Some(entered) = entered {
-                        self.tell(&Note::Progress(group, entered.load(Ordering::Relaxed)));
+                        let last = *lock(&entered);
+                        self.tell(&Note::Progress(group, last));
                     }
                 }
                 _ => break,
@@ -197,7 +198,7 @@ impl Membership for Presence {
         lock(&self.notebook.progress).insert(group.to_owned(), entered);
     }
 
-    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Option<u64>>, String> {
+    fn progress(&self, group: &str, members: &[usize]) -> Result<Vec<Progress>, String> {
         self.ask_progress(group, members).map_err(|_| match self.notebook.host {
             Some(host) => format!("rank {host}, which hosts the store, does not answer"),
             None => format!("the store at {} does not answer", self.notebook.address),

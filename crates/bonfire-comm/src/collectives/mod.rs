@@ -23,7 +23,7 @@ mod shared;
 mod tree;
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::flow::Scratch;
 use crate::header::Header;
@@ -38,8 +38,8 @@ pub(crate) use shared::Turns;
 pub(crate) enum Halt {
     /// The session has failed.
     Failed(CommError),
-    /// The deadline passed while waiting for a peer.
-    Deadline,
+    /// The deadline passed while waiting for peers.
+    Deadline { peers: Vec<usize> },
     /// The connection to `peer` broke.
     Lost { peer: usize, detail: String },
     /// The peer's header is another one.
@@ -163,21 +163,21 @@ impl Collective<'_> {
 
     /// Sleeps until a link may be ready, the session has failed, or the deadline has passed.
     pub(crate) fn pause(&mut self, sends: &[usize], receives: &[usize]) -> Result<(), Halt> {
-        let left = self.check()?;
+        let left = self.check(|| [receives, sends].concat())?;
         let peer = receives.first().or(sends.first()).copied().unwrap_or(self.rank);
         let waited = self.links.wait(sends, receives, left.min(LATCH_PERIOD));
         waited.map_err(|error| crate::flow::lost(peer, &error))
     }
 
-    /// Returns the time that is left, unless the session has failed or a neighbour is in another
-    /// operation.
-    pub(crate) fn check(&self) -> Result<std::time::Duration, Halt> {
+    /// Returns the time that is left for `peers`, unless the session has failed or a neighbour is
+    /// in another operation.
+    pub(crate) fn check(&self, peers: impl FnOnce() -> Vec<usize>) -> Result<Duration, Halt> {
         if let Some(failure) = self.membership.failure() {
             return Err(Halt::Failed(failure));
         }
         self.turns.compare_boards(self.links)?;
         let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(Halt::Deadline) } else { Ok(left) }
+        if left.is_zero() { Err(Halt::Deadline { peers: peers() }) } else { Ok(left) }
     }
 }
 

@@ -7,8 +7,9 @@
 //! have drained the turn four before. Ranks work ahead of each other as far as that allows.
 //!
 //! INVARIANT: all collectives of a group take the same number of turns on every rank: it follows
-//! from the operation, the type and the length. The first slot of a collective carries its header,
-//! and whoever waits for the slot compares it, before the numbers could part.
+//! from the operation, the type and the length. Every slot carries the header of its collective,
+//! and whoever waits for the slot compares it: also a rank whose numbers have parted from the
+//! others' in a collective that did not wait for anybody.
 //!
 //! All-reduce, per turn and rank: give the others' segments (one copy), reduce the own segment of
 //! everybody, give it, collect theirs (one copy). Of a message of N bytes a rank reads and
@@ -56,13 +57,14 @@ impl Turns {
         }
     }
 
-    /// Finds a rank of this machine that is in another operation with the same number.
+    /// Finds a rank of this machine that is in another operation than this one should have it in,
+    /// or was in another before.
     pub(super) fn compare_boards(&self, links: &Links) -> Result<(), Halt> {
         let (Some(near), Some(own)) = (links.neighbours(), &self.current) else { return Ok(()) };
         for (place, &peer) in near.ranks.iter().enumerate().filter(|(p, _)| *p != near.place) {
             let posted = near.segment.posted(place);
             let Some(remote) = posted.and_then(|bytes| Header::decode(&bytes)) else { continue };
-            if remote.is_at(own) && remote != *own {
+            if own.parting(&remote).is_some() {
                 return Err(Halt::Mismatch { peer, remote });
             }
         }
@@ -128,7 +130,7 @@ impl<'c, 'a> Exchange<'c, 'a> {
                 let peer = self.near.ranks[place];
                 return Err(Halt::Lost { peer, detail: "its memory was closed".into() });
             }
-            let left = self.collective.check()?.min(LATCH_PERIOD);
+            let left = self.collective.check(|| vec![self.near.ranks[place]])?.min(LATCH_PERIOD);
             segment.sleep(self.near.place, left, || !is_there() && !segment.is_closed(place));
         }
     }
@@ -150,7 +152,7 @@ impl<'c, 'a> Exchange<'c, 'a> {
                 segment.slot_mut(self.near.place, turn, all),
             )
         };
-        *head = if k == 0 { self.header.encode() } else { Default::default() };
+        *head = self.header.encode();
         self.given.set(self.given.get() + fill(slot) as u64);
         segment.advance(self.near.place, Counter::Filled, turn + 1);
         Ok(())
@@ -161,7 +163,7 @@ impl<'c, 'a> Exchange<'c, 'a> {
     fn await_filled(&self, place: usize, k: u64) -> Result<(), Halt> {
         let turn = self.base + k;
         self.wait(place, Counter::Filled, turn + 1)?;
-        if k > 0 || place == self.near.place {
+        if place == self.near.place {
             return Ok(());
         }
         // SAFETY: the slot is filled, and its rank waits for this one before it fills it again.

@@ -1,6 +1,7 @@
 //! Requests, answers and notes of the store.
 
 use crate::failure::Failure;
+use crate::header::Header;
 use crate::wire::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// Prefix of all keys of one session: run, restart count and how often ranks have joined.
@@ -46,8 +47,8 @@ pub(crate) enum Note {
     Left(usize),
     /// Both ways: how far is everybody in this group?
     Query(String),
-    /// To the server: how many collectives this rank has entered in a group.
-    Progress(String, u64),
+    /// To the server: the collective that this rank has entered last in a group, if any.
+    Progress(String, Option<Header>),
     /// To the client: the store closes in good order.
     Closing,
 }
@@ -75,6 +76,19 @@ fn text(text: &str) -> Vec<u8> {
 
 fn bounded(value: &[u8]) -> Option<Vec<u8>> {
     (value.len() <= MAX_VALUE_BYTES).then(|| value.to_vec())
+}
+
+/// The last collective of a rank as it is stored: a header, or nothing.
+pub(crate) fn encode_progress(last: Option<&Header>) -> Vec<u8> {
+    last.map(|header| header.encode().to_vec()).unwrap_or_default()
+}
+
+/// Reads what [`encode_progress`] wrote; `None` for anything else.
+pub(crate) fn decode_progress(bytes: &[u8]) -> Option<Option<Header>> {
+    match bytes {
+        [] => Some(None),
+        bytes => Some(Some(Header::decode(bytes.try_into().ok()?)?)),
+    }
 }
 
 impl Request {
@@ -144,8 +158,8 @@ impl Note {
             Self::Goodbye => (18, Vec::new()),
             Self::Left(rank) => (19, (*rank as u64).to_le_bytes().to_vec()),
             Self::Query(group) => (20, text(group)),
-            Self::Progress(group, entered) => {
-                (21, [&text(group)[..], &entered.to_le_bytes()].concat())
+            Self::Progress(group, last) => {
+                (21, [text(group), encode_progress(last.as_ref())].concat())
             }
             Self::Closing => (22, Vec::new()),
         }
@@ -159,7 +173,7 @@ impl Note {
             18 => Some(Self::Goodbye),
             19 => Some(Self::Left(usize::try_from(take_long(rest)?).ok()?)),
             20 => Some(Self::Query(take_text(rest)?.to_owned())),
-            21 => Some(Self::Progress(take_text(rest)?.to_owned(), take_long(rest)?)),
+            21 => Some(Self::Progress(take_text(rest)?.to_owned(), decode_progress(rest)?)),
             22 => Some(Self::Closing),
             _ => None,
         }
@@ -186,13 +200,15 @@ mod tests {
             let (kind, bytes) = request.encode();
             assert_eq!(Request::decode(kind, &bytes), Some(request));
         }
+        let header = Header::new(crate::Operation::AllGather, 0, crate::DType::F16, 3, 8, 1);
         let notes = [
             Note::Join(Scope(key())),
             Note::Failure(Failure::new(1, FailureKind::Died, "x")),
             Note::Goodbye,
             Note::Left(4),
             Note::Query(key()),
-            Note::Progress(key(), 8),
+            Note::Progress(key(), None),
+            Note::Progress(key(), Some(header)),
             Note::Closing,
         ];
         for note in notes {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Acceptor;
-use super::protocol::{Answer, Note, Request, Scope};
+use super::protocol::{Answer, Note, Request, Scope, encode_progress};
 use crate::failure::{Failure, FailureKind};
 use crate::sync::lock;
 use crate::wire::{Credentials, Hello, Role, read_frame, write_frame};
@@ -248,9 +248,9 @@ impl Shared {
                 Note::Query(_) => {
                     state.sessions.entry(scope.clone()).or_default().tell_all(&note);
                 }
-                Note::Progress(group, entered) => {
+                Note::Progress(group, last) => {
                     let key = scope.key(&format!("progress/{group}/{rank}"));
-                    state.map.insert(key, entered.to_le_bytes().to_vec());
+                    state.map.insert(key, encode_progress(last.as_ref()));
                 }
                 Note::Join(_) | Note::Left(_) | Note::Closing => {
                     return Err(io::ErrorKind::InvalidData.into());
