@@ -92,8 +92,9 @@ impl MeshConnector {
 
     /// Maps the memory that the ranks of this machine share, if there are others.
     ///
-    /// The first of them makes it. It stays reachable as long as that rank's group lives, under
-    /// a path that only processes of the same user can open.
+    /// The first of them makes it, under a path that only processes of the same user can open, and
+    /// waits until the others have mapped it: its group, with which the path ends, may be dropped
+    /// at once.
     fn neighbours(
         &self,
         identity: &str,
@@ -116,6 +117,8 @@ impl MeshConnector {
             let cookie = xxh3_64(format!("{key} {:?}", Instant::now()).as_bytes());
             let (segment, path) = Segment::create(ranks.len(), cookie).map_err(failed)?;
             store.set(&key, format!("{cookie} {path}").as_bytes())?;
+            segment.arrive(place);
+            self.await_arrivals(&segment, identity, &ranks, deadline)?;
             segment
         } else {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -127,10 +130,38 @@ impl MeshConnector {
             let parts = card.split_once(' ').and_then(|(c, path)| Some((c.parse().ok()?, path)));
             let damaged = || failed(io::Error::other(format!("its address {card:?} is damaged")));
             let (cookie, path) = parts.ok_or_else(damaged)?;
-            Segment::open(path, ranks.len(), cookie)
-                .map_err(|error| failed(io::Error::other(format!("{path}: {error}"))))?
+            let segment = Segment::open(path, ranks.len(), cookie)
+                .map_err(|error| failed(io::Error::other(format!("{path}: {error}"))))?;
+            segment.arrive(place);
+            segment
         };
         Ok(Some(Neighbours { segment, ranks, place }))
+    }
+
+    /// Waits until all of `ranks`, of which this is the first, have mapped the memory.
+    fn await_arrivals(
+        &self,
+        segment: &Segment,
+        identity: &str,
+        ranks: &[usize],
+        deadline: Instant,
+    ) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let missing = segment.wait_for_arrivals(0, left.min(LATCH_PERIOD));
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if let Some(failure) = self.membership.failure() {
+                return Err(failure);
+            }
+            if left.is_zero() {
+                let missing: Vec<usize> = missing.iter().map(|place| ranks[*place]).collect();
+                let missing = format!("rank(s) {missing:?} did not map the memory they share");
+                return Err(timeout(identity, ranks[0], start, missing));
+            }
+        }
     }
 
     /// Connects to a rank that comes before this one in the group.
@@ -182,17 +213,22 @@ impl MeshConnector {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(CommError::Timeout {
-                    group: identity.to_owned(),
-                    rank,
-                    operation: "creation of the group".into(),
-                    timeout: start.elapsed(),
-                    missing: format!("rank(s) [{peer}] did not connect"),
-                });
+                let missing = format!("rank(s) [{peer}] did not connect");
+                return Err(timeout(identity, rank, start, missing));
             }
             let wait = self.listener.arrivals.changed.wait_timeout(streams, left.min(LATCH_PERIOD));
             streams = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+fn timeout(identity: &str, rank: usize, start: Instant, missing: String) -> CommError {
+    CommError::Timeout {
+        group: identity.to_owned(),
+        rank,
+        operation: "creation of the group".into(),
+        timeout: start.elapsed(),
+        missing,
     }
 }
 

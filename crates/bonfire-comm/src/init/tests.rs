@@ -191,3 +191,15 @@ fn garbage_on_the_ports_does_not_disturb() {
         group.barrier().unwrap();
     });
 }
+
+#[test]
+fn a_group_may_be_dropped_at_once() {
+    let make_many = |group: ProcessGroup| {
+        for _ in 0..100 {
+            drop(group.duplicate("short").unwrap());
+        }
+    };
+    spawn(3, INIT, &make_many);
+    spawn_tcp(3, INIT, &make_many);
+    spawn_mixed(&[1, 2, 1], INIT, &make_many);
+}

@@ -16,8 +16,10 @@ use crate::header::HEADER_BYTES;
 
 /// First word of every segment.
 const MAGIC: u64 = 0x4246_5348_4d30_3031;
+/// Place of the number that the other ranks were given to know the segment by.
+const COOKIE_AT: usize = 8;
 
-/// Counts the turns that a rank has come through; see [`crate::arena`].
+/// Counts the turns that a rank has come through; see `collectives::shared`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counter {
     /// Its slot holds what it gives.
@@ -65,7 +67,7 @@ impl Segment {
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let map = MmapRaw::map_raw(&file)?;
         let segment = Self { map, layout, _file: Some(file) };
-        segment.word(8).store(cookie, Ordering::Relaxed);
+        segment.word(COOKIE_AT).store(cookie, Ordering::Relaxed);
         segment.word(0).store(MAGIC, Ordering::Release);
         Ok((Arc::new(segment), path))
     }
@@ -78,12 +80,31 @@ impl Segment {
             return Err(io::Error::other("it has the size of something else"));
         }
         let segment = Self { map: MmapRaw::map_raw(&file)?, layout, _file: None };
-        let found =
-            (segment.word(0).load(Ordering::Acquire), segment.word(8).load(Ordering::Relaxed));
+        let found = (
+            segment.word(0).load(Ordering::Acquire),
+            segment.word(COOKIE_AT).load(Ordering::Relaxed),
+        );
         if found != (MAGIC, cookie) {
             return Err(io::Error::other("it is not the memory of this group"));
         }
         Ok(Arc::new(segment))
+    }
+
+    /// Says that a rank has mapped the segment.
+    pub(crate) fn arrive(&self, rank: usize) {
+        self.arrived(rank).store(1, Ordering::Release);
+        (0..self.layout.ranks).for_each(|other| self.notify(other));
+    }
+
+    /// Sleeps until all ranks have mapped the segment, at most for `timeout`; may return early
+    /// without a reason. Returns those that have not.
+    pub(crate) fn wait_for_arrivals(&self, own: usize, timeout: Duration) -> Vec<usize> {
+        let is_missing = |rank: &usize| self.arrived(*rank).load(Ordering::Acquire) == 0;
+        let missing = || (0..self.layout.ranks).filter(is_missing);
+        if missing().next().is_some() {
+            self.sleep(own, timeout, || missing().next().is_some());
+        }
+        missing().collect()
     }
 
     pub(crate) fn layout(&self) -> Layout {
@@ -115,6 +136,10 @@ impl Segment {
 
     fn sleepers(&self, rank: usize) -> &AtomicU32 {
         self.half(self.layout.rank_at(rank) + 4)
+    }
+
+    fn arrived(&self, rank: usize) -> &AtomicU64 {
+        self.word(self.layout.rank_at(rank) + 8)
     }
 
     fn closed(&self, rank: usize) -> &AtomicU64 {
@@ -388,6 +413,8 @@ mod tests {
     fn another_mapping_sees_the_same_bytes_and_a_stranger_does_not() {
         let (made, path) = Segment::create(3, 42).unwrap();
         let seen = Segment::open(&path, 3, 42).unwrap();
+        seen.arrive(1);
+        assert_eq!(made.wait_for_arrivals(0, Duration::from_millis(1)), [0, 2]);
         made.pipe(0, 1).push(&[IoSlice::new(b"hello")]).unwrap();
         let mut out = [0; 5];
         assert_eq!(seen.pipe(0, 1).pop(&mut [IoSliceMut::new(&mut out)]).unwrap(), 5);
