@@ -294,6 +294,16 @@ impl CommError {
         }
     }
 
+    /// Adds what a user can do about what the operating system said.
+    pub(crate) fn with_remedy(self, remedy: &str) -> Self {
+        match self {
+            Self::System { what, detail } => {
+                Self::System { what, detail: format!("{detail}; {remedy}") }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn system(what: impl Into<String>, error: &std::io::Error) -> Self {
         Self::System { what: what.into(), detail: error.to_string() }
     }

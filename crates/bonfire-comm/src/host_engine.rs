@@ -155,7 +155,9 @@ impl HostEngine {
         let entered = Entered::default();
         membership.register(identity, entered.clone());
         let deadline = crate::group::deadline_after(timeout);
-        let links = connector.connect(identity, &members, rank, deadline)?;
+        let links = connector
+            .connect(identity, &members, rank, deadline)
+            .map_err(|error| membership.cause_of(error))?;
         let machines = connector.machines();
         let machines: Vec<u64> = members.iter().map(|&member| machines[member]).collect();
         let topology = Topology::new(&machines, connector.shares_memory());

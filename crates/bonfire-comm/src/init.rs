@@ -11,7 +11,7 @@ use crate::host_engine::{HostEngine, Plan};
 use crate::membership::Membership;
 use crate::mesh::{MeshConnector, MeshListener};
 use crate::presence::{Presence, Seat};
-use crate::store::{ConnectError, Endpoint, Scope};
+use crate::store::{ConnectError, Endpoint, RETRY, Scope};
 use crate::token::{self, TokenFile, TokenSource};
 use crate::wire::{Credentials, Role, Verdict};
 use crate::{
@@ -19,10 +19,12 @@ use crate::{
     StoreServer, Transport,
 };
 
-/// Pause between attempts to connect.
-const RETRY: Duration = Duration::from_millis(20);
+/// Time without which no further attempt is made: it would fail for want of time, and say so.
+const ATTEMPT: Duration = Duration::from_millis(100);
 /// Time for an earlier run to release the store's port.
 const PORT_RELEASE: Duration = Duration::from_secs(10);
+const PORT_REMEDY: &str = "another program or an earlier run has the port; end it, or give every \
+                           rank another MASTER_PORT or BONFIRE_STORE_PORT";
 
 /// How a world is made.
 #[derive(Debug, Clone)]
@@ -147,7 +149,7 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
     let source = TokenSource::of(env, port, options.insecure)?;
     let host = (!env.store_hosted).then_some(0);
     let hosted = match host {
-        Some(rank) if rank == env.rank => Some(host_store(env, port, &source)?),
+        Some(rank) if rank == env.rank => Some(host_store(env, port, &source, deadline)?),
         _ => None,
     };
     let rendezvous = Rendezvous { env, port, source: &source, options: &options, deadline };
@@ -156,13 +158,15 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
     let (server, _token_file) =
         hosted.map_or((None, None), |hosted| (Some(hosted.server), hosted.token_file));
     let listener = MeshListener::bind(listen_address(env, &store)?, endpoint.credentials)?;
-    let stream =
-        endpoint.dial(Role::Presence, 0, deadline).map_err(|error| endpoint.failed(&error))?;
+    let stream = endpoint
+        .dial_patiently(Role::Presence, 0, deadline, || false)
+        .map_err(|error| endpoint.failed(&error))?;
     let seat = Seat { rank: env.rank, world_size: env.world_size, scope: scope.clone(), host };
     let membership: Arc<dyn Membership> =
         Arc::new(Presence::join(seat, store.clone(), stream, server)?);
-    let world = rendezvous.meet(&store.with_prefix(&scope.0), &listener, &membership).and_then(
-        |(addresses, machines)| {
+    let met = rendezvous.meet(&store.with_prefix(&scope.0), &listener);
+    let world =
+        met.map_err(|error| membership.cause_of(error)).and_then(|(addresses, machines)| {
             let shared = (transport == Transport::Auto).then(|| store.with_prefix(&scope.0));
             let connector =
                 MeshConnector::new(listener, addresses, machines, membership.clone(), shared);
@@ -174,8 +178,7 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
                 tuning: None,
             };
             HostEngine::connect(plan, Arc::new(connector), membership.clone())
-        },
-    );
+        });
     match world {
         Ok(engine) => Ok(ProcessGroup::from_engine(Arc::new(engine), "world", options.timeout)),
         Err(error) => {
@@ -206,7 +209,7 @@ struct Hosted {
     token_file: Option<TokenFile>,
 }
 
-fn host_store(env: &RankEnv, port: u16, source: &TokenSource) -> Result<Hosted> {
+fn host_store(env: &RankEnv, port: u16, source: &TokenSource, deadline: Instant) -> Result<Hosted> {
     let (token, token_file) = match source {
         TokenSource::Given(token) => (Some(token.clone()), None),
         TokenSource::Open => (None, None),
@@ -220,14 +223,13 @@ fn host_store(env: &RankEnv, port: u16, source: &TokenSource) -> Result<Hosted> 
         run_id: env.run_id.clone(),
         restart_count: Some(env.restart_count),
     };
-    let limit = Instant::now() + PORT_RELEASE;
+    let limit = deadline.min(Instant::now() + PORT_RELEASE);
     let mut told = false;
     let server = loop {
         match bind_store(env, port, &options) {
             Ok(server) => break server,
-            Err(error) if Instant::now() >= limit || !error.is_address_in_use() => {
-                return Err(error);
-            }
+            Err(error) if !error.is_address_in_use() => return Err(error),
+            Err(error) if Instant::now() >= limit => return Err(error.with_remedy(PORT_REMEDY)),
             Err(error) => {
                 if !told {
                     tracing::warn!(%error, "waiting for the port to become free");
@@ -292,7 +294,9 @@ impl Rendezvous<'_> {
         loop {
             match self.try_enter(hosted)? {
                 Entry::In(endpoint, store, scope) => return Ok((endpoint, store, scope)),
-                Entry::Later(reason) if Instant::now() >= self.deadline => return Err(reason),
+                Entry::Later(reason) if self.deadline < Instant::now() + ATTEMPT => {
+                    return Err(reason);
+                }
                 Entry::Later(_) => std::thread::sleep(RETRY),
             }
         }
@@ -314,6 +318,9 @@ impl Rendezvous<'_> {
         let store = match Store::dial(&endpoint, self.options.timeout, self.deadline) {
             Ok(store) => store,
             Err(error) if self.is_final(&error) => return Err(endpoint.failed(&error)),
+            Err(ConnectError::Unreachable(error)) => {
+                return Ok(Entry::Later(self.absent(&format!("cannot connect: {error}"))));
+            }
             Err(error) => return Ok(Entry::Later(endpoint.failed(&error))),
         };
         // How often this rank has joined tells the sessions of a run apart.
@@ -340,9 +347,10 @@ impl Rendezvous<'_> {
     }
 
     fn absent(&self, detail: &str) -> CommError {
+        let host = if self.env.store_hosted { "the launcher" } else { "rank 0" };
         CommError::Store {
             address: format!("{}:{}", self.env.master_addr, self.port),
-            detail: format!("{detail}; is rank 0 running?"),
+            detail: format!("{detail}; is {host} running?"),
         }
     }
 
@@ -354,7 +362,7 @@ impl Rendezvous<'_> {
                 !matches!(self.source, TokenSource::File(_))
             }
             ConnectError::Refused(verdict) => *verdict == Verdict::WrongVersion,
-            ConnectError::Unreachable(_) => false,
+            ConnectError::Unreachable(_) | ConnectError::Unanswered(_) => false,
         }
     }
 
@@ -363,7 +371,6 @@ impl Rendezvous<'_> {
         &self,
         store: &Store,
         listener: &MeshListener,
-        membership: &Arc<dyn Membership>,
     ) -> Result<(Vec<SocketAddr>, Arc<[u64]>)> {
         let env = self.env;
         let world = (env.world_size as u64).to_le_bytes();
@@ -384,7 +391,7 @@ impl Rendezvous<'_> {
             let left = self.deadline.saturating_duration_since(Instant::now());
             let card = match store.get(&card_key(rank), left) {
                 Err(CommError::StoreTimeout { .. }) => return Err(self.incomplete(store)),
-                other => membership.failure().map_or(other, Err)?,
+                other => other?,
             };
             let (address, machine) = parse_card(&card).ok_or_else(|| CommError::Store {
                 address: store.address(),

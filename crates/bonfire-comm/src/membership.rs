@@ -57,20 +57,34 @@ pub(crate) trait Membership: Send + Sync {
 
     /// Waits for the reason why a connection to `rank` broke: the latched failure, or a goodbye.
     fn cause_of_loss(&self, rank: usize, group: &str, call: &str) -> Option<CommError> {
-        let limit = Instant::now() + CAUSE_GRACE;
-        loop {
-            if let Some(failure) = self.failure() {
-                return Some(failure);
-            }
-            if self.has_left(rank) {
+        wait_for_cause(|| {
+            let left = || {
                 let detail = format!("rank {} is still in {call}", self.rank());
-                return Some(CommError::Left { rank, group: group.into(), detail });
+                CommError::Left { rank, group: group.into(), detail }
+            };
+            self.failure().or_else(|| self.has_left(rank).then(left))
+        })
+    }
+
+    /// Returns the session's failure in place of an error that may be its consequence.
+    fn cause_of(&self, error: CommError) -> CommError {
+        match error {
+            CommError::Store { .. } | CommError::SharedMemory { .. } => {
+                wait_for_cause(|| self.failure()).unwrap_or(error)
             }
-            if Instant::now() >= limit {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+            other => other,
         }
+    }
+}
+
+fn wait_for_cause(cause: impl Fn() -> Option<CommError>) -> Option<CommError> {
+    let limit = Instant::now() + CAUSE_GRACE;
+    loop {
+        let found = cause();
+        if found.is_some() || Instant::now() >= limit {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -122,10 +122,7 @@ impl MeshConnector {
             segment
         } else {
             let left = deadline.saturating_duration_since(Instant::now());
-            let card = store.get(&key, left).map_err(|error| match self.membership.failure() {
-                Some(failure) => failure,
-                None => error,
-            })?;
+            let card = store.get(&key, left)?;
             let card = String::from_utf8_lossy(&card).into_owned();
             let parts = card.split_once(' ').and_then(|(c, path)| Some((c.parse().ok()?, path)));
             let damaged = || failed(io::Error::other(format!("its address {card:?} is damaged")));
@@ -177,20 +174,20 @@ impl MeshConnector {
         let endpoint =
             Endpoint { host: address.ip().to_string(), port: address.port(), credentials, rank };
         let group = xxh3_64(identity.as_bytes());
-        match endpoint.dial(Role::Mesh, group, deadline) {
-            Ok(stream) => Ok(stream),
-            Err(error @ ConnectError::Refused(_)) => Err(endpoint.failed(&error)),
-            Err(ConnectError::Unreachable(error)) => {
-                let operation = "creation of the group".to_owned();
-                let cause = self.membership.cause_of_loss(member, identity, &operation);
-                Err(cause.unwrap_or_else(|| CommError::LinkLost {
-                    group: identity.to_owned(),
-                    peer: member,
-                    operation,
-                    detail: format!("cannot connect to {address}: {error}"),
-                }))
-            }
-        }
+        let has_failed = || self.membership.failure().is_some();
+        let error = match endpoint.dial_patiently(Role::Mesh, group, deadline, has_failed) {
+            Ok(stream) => return Ok(stream),
+            Err(error @ ConnectError::Refused(_)) => return Err(endpoint.failed(&error)),
+            Err(ConnectError::Unreachable(error) | ConnectError::Unanswered(error)) => error,
+        };
+        let operation = "creation of the group".to_owned();
+        let cause = self.membership.cause_of_loss(member, identity, &operation);
+        Err(cause.unwrap_or_else(|| CommError::LinkLost {
+            group: identity.to_owned(),
+            peer: member,
+            operation,
+            detail: format!("cannot connect to {address}: {error}"),
+        }))
     }
 
     /// Waits for the connection of a rank that comes after this one in the group.

@@ -13,6 +13,8 @@ use crate::wire::{
 };
 use crate::{CommError, Result, StoreOptions};
 
+/// Pause between attempts to connect.
+pub(crate) const RETRY: Duration = Duration::from_millis(20);
 /// Time beyond a server-side wait in which the answer must have come.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);
 
@@ -55,6 +57,8 @@ pub(crate) struct Endpoint {
 pub(crate) enum ConnectError {
     /// Nobody listens there yet, or no longer.
     Unreachable(io::Error),
+    /// Whoever listens there did not answer the hello.
+    Unanswered(io::Error),
     /// The other end did not accept the hello.
     Refused(Verdict),
 }
@@ -73,9 +77,28 @@ impl Endpoint {
     ) -> Result<TcpStream, ConnectError> {
         let mut stream = self.open(deadline).map_err(ConnectError::Unreachable)?;
         let hello = Hello { role, credentials: self.credentials, rank: self.rank as u32, group };
-        match hello.say(&mut stream, deadline).map_err(ConnectError::Unreachable)? {
+        match hello.say(&mut stream, deadline).map_err(ConnectError::Unanswered)? {
             Verdict::Welcome => Ok(stream),
             verdict => Err(ConnectError::Refused(verdict)),
+        }
+    }
+
+    /// As [`Self::dial`], again and again while the hello is not answered: strangers may occupy the
+    /// listener for as long as a hello may take.
+    pub(crate) fn dial_patiently(
+        &self,
+        role: Role,
+        group: u64,
+        deadline: Instant,
+        is_over: impl Fn() -> bool,
+    ) -> Result<TcpStream, ConnectError> {
+        loop {
+            match self.dial(role, group, deadline) {
+                Err(ConnectError::Unanswered(_)) if Instant::now() < deadline && !is_over() => {
+                    std::thread::sleep(RETRY);
+                }
+                other => return other,
+            }
         }
     }
 
@@ -112,6 +135,14 @@ impl Endpoint {
             ConnectError::Unreachable(error) => {
                 CommError::Store { address, detail: format!("cannot connect: {error}") }
             }
+            ConnectError::Unanswered(error) => {
+                let does = match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "does not answer",
+                    _ => "closes the connection",
+                };
+                let detail = format!("whoever listens there {does}; has another program the port?");
+                CommError::Store { address, detail }
+            }
         }
     }
 }
@@ -137,7 +168,7 @@ impl Store {
                 Ok(store) => return Ok(store),
                 Err(error @ ConnectError::Refused(_)) => return Err(endpoint.failed(&error)),
                 Err(error) if Instant::now() >= deadline => return Err(endpoint.failed(&error)),
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                Err(_) => std::thread::sleep(RETRY),
             }
         }
     }

@@ -7,7 +7,7 @@ mod server;
 
 pub(crate) use acceptor::Acceptor;
 pub use client::Store;
-pub(crate) use client::{ConnectError, Endpoint};
+pub(crate) use client::{ConnectError, Endpoint, RETRY};
 pub(crate) use protocol::{Note, Scope, decode_progress};
 pub use server::{StoreOptions, StoreServer};
 
