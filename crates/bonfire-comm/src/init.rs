@@ -21,6 +21,8 @@ use crate::{
 
 /// Time without which no further attempt is made: it would fail for want of time, and say so.
 const ATTEMPT: Duration = Duration::from_millis(100);
+/// Time that the host of a failed session gives ranks that come a little later.
+const LATE: Duration = Duration::from_secs(1);
 /// Time for an earlier run to release the store's port.
 const PORT_RELEASE: Duration = Duration::from_secs(10);
 const PORT_REMEDY: &str = "another program or an earlier run has the port; end it, or give every \
@@ -160,7 +162,7 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
     let listener = MeshListener::bind(listen_address(env, &store)?, endpoint.credentials)?;
     let stream = endpoint
         .dial_patiently(Role::Presence, 0, deadline, || false)
-        .map_err(|error| endpoint.failed(&error))?;
+        .map_err(|error| rendezvous.not_connected(&endpoint, &error))?;
     let seat = Seat { rank: env.rank, world_size: env.world_size, scope: scope.clone(), host };
     let membership: Arc<dyn Membership> =
         Arc::new(Presence::join(seat, store.clone(), stream, server)?);
@@ -184,6 +186,9 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
         Err(error) => {
             if membership.failure().is_none() {
                 membership.abort(&error.to_string());
+            }
+            if host == Some(env.rank) {
+                rendezvous.wait_for_late_ranks(&store, &scope);
             }
             Err(error)
         }
@@ -318,10 +323,7 @@ impl Rendezvous<'_> {
         let store = match Store::dial(&endpoint, self.options.timeout, self.deadline) {
             Ok(store) => store,
             Err(error) if self.is_final(&error) => return Err(endpoint.failed(&error)),
-            Err(ConnectError::Unreachable(error)) => {
-                return Ok(Entry::Later(self.absent(&format!("cannot connect: {error}"))));
-            }
-            Err(error) => return Ok(Entry::Later(endpoint.failed(&error))),
+            Err(error) => return Ok(Entry::Later(self.not_connected(&endpoint, &error))),
         };
         // How often this rank has joined tells the sessions of a run apart.
         let joined = format!("{}/{}/joined/{}", env.run_id, env.restart_count, env.rank);
@@ -344,6 +346,13 @@ impl Rendezvous<'_> {
 
     fn credentials(&self, token: Option<&str>) -> Credentials {
         Credentials::new(token, &self.env.run_id, self.env.restart_count)
+    }
+
+    fn not_connected(&self, endpoint: &Endpoint, error: &ConnectError) -> CommError {
+        match error {
+            ConnectError::Unreachable(error) => self.absent(&format!("cannot connect: {error}")),
+            other => endpoint.failed(other),
+        }
     }
 
     fn absent(&self, detail: &str) -> CommError {
@@ -401,6 +410,16 @@ impl Rendezvous<'_> {
             machines.push(machine);
         }
         Ok((addresses, machines.into()))
+    }
+
+    /// Gives ranks that are still on their way the time to hear from this host why the session
+    /// has failed.
+    fn wait_for_late_ranks(&self, store: &Store, scope: &Scope) {
+        let limit = self.deadline.min(Instant::now() + LATE);
+        let is_late = |rank| !matches!(store.try_get(&scope.present_key(rank)), Ok(Some(_)));
+        while (0..self.env.world_size).any(is_late) && Instant::now() < limit {
+            std::thread::sleep(RETRY);
+        }
     }
 
     /// Finds out who did not come.

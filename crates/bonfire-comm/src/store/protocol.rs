@@ -12,6 +12,11 @@ impl Scope {
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.0)
     }
+
+    /// Set by the server when it knows of the presence of a rank.
+    pub(crate) fn present_key(&self, rank: usize) -> String {
+        self.key(&format!("present/{rank}"))
+    }
 }
 
 /// What a client asks of the map.

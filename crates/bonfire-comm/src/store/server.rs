@@ -218,7 +218,10 @@ impl Shared {
         let Note::Join(scope) = read_note(&mut stream)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        lock(&self.state).sessions.entry(scope.clone()).or_default().join(rank, &stream)?;
+        let mut state = lock(&self.state);
+        state.sessions.entry(scope.clone()).or_default().join(rank, &stream)?;
+        state.map.insert(scope.present_key(rank), Vec::new());
+        drop(state);
         let result = self.hear_notes(&mut stream, &scope, rank);
         let mut state = lock(&self.state);
         let session = state.sessions.entry(scope).or_default();
