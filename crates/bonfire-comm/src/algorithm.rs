@@ -71,13 +71,14 @@ impl EngineKind {
         let missing = match self {
             Self::Auto | Self::Host | Self::Local => None,
             Self::Nccl => Some(("NCCL", "cuda")),
+            Self::Mpi if cfg!(feature = "mpi") => None,
             Self::Mpi => Some(("MPI", "mpi")),
         };
         let Some((library, feature)) = missing else { return Ok(()) };
         Err(CommError::EngineUnavailable {
             engine: self,
             reason: format!("this program was built without {library}"),
-            remedy: format!("build it with the feature `{feature}`, or choose \"host\""),
+            remedy: format!("build it with `--features {feature}`, or choose \"host\""),
         })
     }
 }
@@ -127,6 +128,12 @@ mod tests {
             assert_eq!(algorithm.name().parse(), Ok(algorithm));
         }
         assert_eq!(EngineKind::default(), EngineKind::Auto);
+        #[cfg(not(feature = "mpi"))]
+        {
+            let error = EngineKind::Mpi.expect_available().unwrap_err().to_string();
+            assert!(error.starts_with("engine \"mpi\" cannot be used: this program"), "{error}");
+            assert!(error.contains("--features mpi"), "{error}");
+        }
         let error = "mesh".parse::<Algorithm>().unwrap_err();
         assert!(error.contains("\"mesh\"") && error.contains("double_tree"), "{error}");
     }

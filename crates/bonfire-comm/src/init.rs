@@ -113,9 +113,13 @@ impl InitOptions {
 
     /// The number of this rank's machine.
     fn machine(&self) -> u64 {
-        let named = || std::env::var("BONFIRE_MACHINE").ok();
-        let number = |name: String| xxh3_64(name.as_bytes());
-        self.machine.or_else(|| named().map(number)).unwrap_or_else(machine_id)
+        self.named_machine().unwrap_or_else(machine_id)
+    }
+
+    /// The number that the user has given this rank's machine.
+    pub(crate) fn named_machine(&self) -> Option<u64> {
+        let named = || std::env::var("BONFIRE_MACHINE").ok().filter(|name| !name.is_empty());
+        self.machine.or_else(|| named().map(|name| xxh3_64(name.as_bytes())))
     }
 
     fn meeting_time(&self) -> Duration {
@@ -142,6 +146,10 @@ impl InitOptions {
 /// [`CommError::WorldSizeMismatch`] ranks that were started for different worlds.
 pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<ProcessGroup> {
     check_engine(options.engine)?;
+    #[cfg(feature = "mpi")]
+    if options.engine == EngineKind::Mpi {
+        return crate::mpi::init_rank(env, &options);
+    }
     let transport = options.transport()?;
     if env.world_size == 1 {
         return Ok(ProcessGroup::single_with_timeout(options.timeout));

@@ -5,7 +5,9 @@
 //!
 //! - `single`: one rank, no sockets ([`ProcessGroup::single`]);
 //! - `local`: a thread per rank in one process ([`local::spawn`]);
-//! - `host`: a process per rank over TCP ([`init_process_group`]).
+//! - `host`: a process per rank over TCP ([`init_process_group`]);
+//! - `mpi`: processes that `mpirun` has started, over an MPI library (`init_mpi`, cargo feature
+//!   `mpi`).
 //!
 //! Every collective has a sequence number, a fingerprint that the receiver checks, and a
 //! deadline. The first failure of any rank is latched and pushed to all of them, so that a
@@ -47,6 +49,8 @@ mod links;
 pub mod local;
 mod membership;
 mod mesh;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod presence;
 mod reduce;
 mod shm;
@@ -72,6 +76,8 @@ pub use env::RankEnv;
 pub use error::CommError;
 pub use group::{PeerOp, ProcessGroup};
 pub use init::{InitOptions, init_process_group};
+#[cfg(feature = "mpi")]
+pub use mpi::init_mpi;
 pub use reduce::ReduceOp;
 pub use store::{Store, StoreOptions, StoreServer};
 pub use work::{Work, WorkHandle};
