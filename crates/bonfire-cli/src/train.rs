@@ -37,7 +37,13 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     }
     let ranks = args.nproc_per_node as usize;
     let recipe = Recipe::load(registry, args, ranks)?;
-    match (ranks, recipe.plan.distributed.engine) {
+    let engine = recipe.plan.distributed.engine;
+    comm::EngineKind::from(engine).expect_available()?;
+    match (ranks, engine) {
+        (_, EngineKind::Mpi) => Err(CliError::Engine {
+            setting: format!("distributed.engine = \"{engine}\""),
+            reason: "MPI starts its ranks itself: mpirun --bind-to none -n 2 bonfire train ...",
+        }),
         (1, _) => alone(&recipe, args),
         (_, EngineKind::Local) => threads(&recipe, args, ranks),
         _ => {
@@ -78,7 +84,6 @@ fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, Cli
 
 /// Trains in this process, the only rank.
 fn alone(recipe: &Recipe, args: &TrainArgs) -> Result<Outcome, CliError> {
-    comm::EngineKind::from(recipe.plan.distributed.engine).expect_available()?;
     let interrupt = install_interrupt()?;
     rank(recipe, args, ProcessGroup::single(), &interrupt, limit_threads(1))
 }

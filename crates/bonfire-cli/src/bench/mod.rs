@@ -31,7 +31,12 @@ pub(crate) fn collectives(args: &CollectivesArgs) -> Result<Outcome, CliError> {
     }
     let ranks = args.nproc_per_node as usize;
     let plan = Plan::resolve(args, ranks)?;
+    args.engine.expect_available()?;
     match (ranks, args.engine) {
+        (_, EngineKind::Mpi) => Err(CliError::Engine {
+            setting: format!("--engine {}", args.engine),
+            reason: "MPI starts its ranks itself: mpirun --bind-to none -n 2 bonfire bench ...",
+        }),
         (1, EngineKind::Auto | EngineKind::Host | EngineKind::Local) => {
             rank(&plan, args, &ProcessGroup::single())
         }
