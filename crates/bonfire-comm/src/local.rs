@@ -114,6 +114,14 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "takes minutes: cargo xtask soak conformance"]
+    fn the_whole_conformance_table_holds() {
+        for size in 1..=4 {
+            spawn(size, |group| conformance::check_everything(&group));
+        }
+    }
+
+    #[test]
     fn failures_reach_every_rank() {
         run_failure_cases(&|size, timeout, f: Case<'_>| {
             spawn_with_timeout(size, timeout, f);

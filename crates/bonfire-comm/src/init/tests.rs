@@ -83,6 +83,18 @@ fn the_conformance_table_holds_for_every_algorithm() {
 }
 
 #[test]
+#[ignore = "takes minutes: cargo xtask soak conformance"]
+fn the_whole_conformance_table_holds() {
+    for size in 1..=4 {
+        spawn(size, INIT, &|group| conformance::check_everything(&group));
+        spawn_tcp(size, INIT, &|group| conformance::check_everything(&group));
+    }
+    for machines in MIXED {
+        spawn_mixed(machines, INIT, &|group| conformance::check_everything(&group));
+    }
+}
+
+#[test]
 fn failures_reach_every_rank() {
     run_failure_cases(&spawn);
     run_failure_cases(&spawn_tcp);
