@@ -610,7 +610,9 @@ fn describe_missing(late: &[usize], silent: &[usize], peers: &[usize], collectiv
         (false, true) => format!("rank(s) {late:?} have not entered it"),
         (true, false) => format!("rank(s) {silent:?} do not answer (stopped or unreachable)"),
         (false, false) => {
-            format!("rank(s) {late:?} have not entered it, {silent:?} do not answer")
+            let silent = format!("rank(s) {silent:?} do not answer (stopped or unreachable)");
+            // They may wait for the silent ones.
+            format!("{silent}, {late:?} have not entered it")
         }
     }
 }

@@ -42,7 +42,7 @@ fn a_rank_killed_on_its_way_in_is_named() {
         let mut world = plan.with("FAULT_RENDEZVOUS", RENDEZVOUS.as_secs().to_string()).start();
         std::thread::sleep(Duration::from_millis(delay));
         world.signal(victim, "KILL");
-        for text in world.results(&others(victim), RENDEZVOUS + AT_ONCE) {
+        for text in world.results(&others(victim), RENDEZVOUS + AT_DEADLINE) {
             let died = text.starts_with(&format!("rank {victim} died ("));
             let missing = text.contains(&format!("for rank(s) [{victim}]; check that they"));
             let absent = victim == 0 && text.contains("is rank 0 running?");
@@ -108,7 +108,7 @@ fn a_rank_that_never_joins_is_named() {
             0 => format!("store at 127.0.0.1:{port}: "),
             _ => format!("at the rendezvous on 127.0.0.1:{port} for rank(s) [{victim}]"),
         };
-        for text in world.results(&others(victim), RENDEZVOUS + AT_ONCE) {
+        for text in world.results(&others(victim), RENDEZVOUS + AT_DEADLINE) {
             let hint = if victim == 0 { "is rank 0 running?" } else { "" };
             if !text.contains(&said) || !text.contains(hint) {
                 world.fail(&text);

@@ -11,7 +11,7 @@
 //! | port of the store taken | `port` |
 //!
 //! Each with shared memory, with TCP, and with both. The ranks are processes: this program starts
-//! itself again (`rank`), and `world` watches over them.
+//! itself again (`rank`), `world` watches over them, and `remains` looks for what they leave.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 #![allow(clippy::print_stdout, reason = "ranks report on their standard output")]
@@ -21,6 +21,7 @@ mod mismatches;
 mod network;
 mod port;
 mod rank;
+mod remains;
 mod sockets;
 mod strangers;
 mod world;

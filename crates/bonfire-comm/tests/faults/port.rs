@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use crate::world::{AT_ONCE, Plan, Wiring, World, for_each};
+use crate::world::{AT_DEADLINE, AT_ONCE, Plan, Wiring, World, for_each};
 
 /// Deadline of a rendezvous that cannot end well.
 const RENDEZVOUS: Duration = Duration::from_secs(3);
@@ -67,7 +67,7 @@ fn a_taken_port_is_named_by_every_rank() {
         let listener = take(port);
         std::thread::spawn(move || other.serve(&listener));
         let mut world = plan.start();
-        let texts = world.results(&[0, 1, 2], RENDEZVOUS + AT_ONCE);
+        let texts = world.results(&[0, 1, 2], RENDEZVOUS + AT_DEADLINE);
         let host =
             format!("cannot listen on 127.0.0.1:{port} for the store: Address already in use");
         expect(&mut world, &texts[0], &[&host, "another MASTER_PORT or BONFIRE_STORE_PORT"]);

@@ -1,7 +1,6 @@
 //! Worlds of rank processes under test.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::fs;
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -9,6 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+
+use crate::remains::Remains;
 
 /// Deadline of the collectives under test.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -105,11 +106,8 @@ pub(crate) fn free_port() -> u16 {
 /// The processes of a world and what must not outlive them.
 pub(crate) struct World {
     what: String,
-    run_id: String,
     ranks: Vec<Rank>,
-    /// Where token files are.
-    directory: tempfile::TempDir,
-    shared_memory_before: BTreeSet<String>,
+    remains: Remains,
 }
 
 struct Rank {
@@ -123,13 +121,10 @@ impl World {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let run_id = format!("faults-{}-{number}", std::process::id());
-        let directory = tempfile::tempdir().unwrap();
         let mut world = Self {
             what: format!("{:?} {:?}", plan.wiring, plan.actions),
-            run_id: run_id.clone(),
             ranks: Vec::new(),
-            shared_memory_before: shared_memory_files(),
-            directory,
+            remains: Remains::of(&run_id),
         };
         let program = std::env::current_exe().unwrap();
         for rank in 0..plan.size {
@@ -149,7 +144,7 @@ impl World {
                 .env("MASTER_ADDR", "127.0.0.1")
                 .env("MASTER_PORT", plan.port.to_string())
                 .env("BONFIRE_RUN_ID", &run_id)
-                .env("XDG_RUNTIME_DIR", world.directory.path())
+                .env("XDG_RUNTIME_DIR", world.remains.directory())
                 .envs(plan.wiring.variables(rank))
                 .envs(plan.variables.iter().map(|(name, value)| (name, value)))
                 .stdin(Stdio::piped())
@@ -211,23 +206,8 @@ impl World {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.expect_nothing_left();
-    }
-
-    fn expect_nothing_left(&mut self) {
-        let files = fs::read_dir(self.directory.path()).unwrap();
-        let files: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
-        if !files.is_empty() {
-            self.fail(&format!("files were left: {files:?}"));
-        }
-        let now = shared_memory_files();
-        let left: Vec<_> = now.difference(&self.shared_memory_before).collect();
-        if !left.is_empty() {
-            self.fail(&format!("shared memory was left: {left:?}"));
-        }
-        let left = processes_of(&self.run_id);
-        if !left.is_empty() {
-            self.fail(&format!("processes were left: {left:?}"));
+        if let Some(left) = self.remains.found() {
+            self.fail(&format!("left behind: {left}"));
         }
     }
 
@@ -281,26 +261,6 @@ fn forward(stream: impl Read + Send + 'static, lines: Sender<String>) {
             let _ = lines.send(line);
         }
     });
-}
-
-/// Files in the folder of named shared memory that could be ours.
-fn shared_memory_files() -> BTreeSet<String> {
-    let Ok(files) = fs::read_dir("/dev/shm") else { return BTreeSet::new() };
-    files
-        .filter_map(|file| file.ok()?.file_name().into_string().ok())
-        .filter(|name| name.contains("bonfire"))
-        .collect()
-}
-
-/// Processes with that run id in their environment.
-fn processes_of(run_id: &str) -> Vec<String> {
-    let variable = format!("BONFIRE_RUN_ID={run_id}");
-    let belongs = |path: &std::path::Path| {
-        let variables = fs::read(path.join("environ")).unwrap_or_default();
-        variables.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
-    };
-    let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    entries.filter(|path| belongs(path)).map(|path| path.display().to_string()).collect()
 }
 
 /// Runs a case for each of `cases`, some at a time.
