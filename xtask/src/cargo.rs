@@ -57,12 +57,22 @@ pub(crate) fn build_release() -> Result<Programs> {
     run(cargo()
         .args(["build", "--release", "--package", "bonfire-cli"])
         .args(["--package", "bonfire-benches"]))?;
+    let folder = release_folder()?;
+    Ok(Programs { bonfire: folder.join("bonfire"), train_loop: folder.join("train_loop") })
+}
+
+/// Builds an example of a package in the release profile, and nothing that it does not need.
+pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
+    run(cargo().args(["build", "--release", "--package", package, "--example", example]))?;
+    Ok(release_folder()?.join("examples").join(example))
+}
+
+fn release_folder() -> Result<PathBuf> {
     let metadata = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     let target =
         metadata["target_directory"].as_str().ok_or("cargo metadata has no target folder")?;
-    let folder = Path::new(target).join("release");
-    Ok(Programs { bonfire: folder.join("bonfire"), train_loop: folder.join("train_loop") })
+    Ok(Path::new(target).join("release"))
 }
 
 fn words(command: &Command) -> String {

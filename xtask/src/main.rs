@@ -26,8 +26,9 @@ enum Chore {
     Bench(bench::Args),
     /// Measures all-reduces beside those of PyTorch's gloo and of an MPI library.
     BenchCollectives(collectives::Args),
-    /// Trains a recipe again and again, and checks that it comes out right.
-    Soak(soak::Args),
+    /// Trains a recipe, or kills ranks, again and again, and checks that it comes out right.
+    #[command(subcommand)]
+    Soak(soak::Soak),
 }
 
 fn main() -> ExitCode {
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         Chore::Check => check::run_all(),
         Chore::Bench(args) => bench::run(&args),
         Chore::BenchCollectives(args) => collectives::run(&args),
-        Chore::Soak(args) => soak::run(&args),
+        Chore::Soak(soak) => soak::run(&soak),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
