@@ -41,6 +41,8 @@ mod failure;
 pub mod fake;
 pub mod flight;
 mod flow;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod group;
 mod header;
 mod host_engine;

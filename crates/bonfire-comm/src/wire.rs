@@ -87,7 +87,7 @@ impl Verdict {
 }
 
 impl Hello {
-    fn encode(&self) -> [u8; HELLO_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8] = self.role as u8;
@@ -99,7 +99,7 @@ impl Hello {
         bytes
     }
 
-    fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         if bytes[0..8] != MAGIC {
             return None;
         }

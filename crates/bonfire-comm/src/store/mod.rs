@@ -8,6 +8,8 @@ mod server;
 pub(crate) use acceptor::Acceptor;
 pub use client::Store;
 pub(crate) use client::{ConnectError, Endpoint, RETRY};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use protocol::{Answer, Request};
 pub(crate) use protocol::{Note, Scope, decode_progress};
 pub use server::{StoreOptions, StoreServer};
 
