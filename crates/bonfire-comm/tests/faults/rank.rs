@@ -158,6 +158,8 @@ pub(crate) fn work(group: &ProcessGroup, len: usize) -> Result<(), CommError> {
     let mut data = own.clone();
     group.all_reduce(&mut data, ReduceOp::Sum)?;
     is_sum(&data);
+    let started = group.start_all_reduce(own.clone(), ReduceOp::Sum)?;
+    is_sum(&started.wait()?.into_vec::<f32>()?);
     let root = size - 1;
     let mut data = own.clone();
     group.broadcast(&mut data, root)?;
