@@ -17,9 +17,6 @@ pub(crate) struct Args {
     /// Where the random numbers begin; a new place every time when it is not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Writes the figures to benches/runs.
-    #[arg(long)]
-    record: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -37,9 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let text = report(seed, &outcomes);
     print!("\n{text}");
-    if args.record {
-        record::write("soak-kill-collectives", &text)?;
-    }
+    record::write("soak-kill-collectives", &text)?;
     match outcomes.iter().filter(|(_, outcome)| !outcome.failures.is_empty()).count() {
         0 => Ok(()),
         bad => Err(format!("{bad} of {} rounds did not end as they should", args.rounds).into()),
@@ -51,7 +46,8 @@ fn report(seed: u64, outcomes: &[(Draw, Outcome)]) -> String {
     let mut text = format!(
         "2 to 4 ranks, every algorithm, every collective, 8 B to 4 MiB; one rank is killed 0 to 300 ms \
          after the start of the processes, in every fourth world on average 0 to 30 ms. Seed {seed}. A hang is a survivor that has not ended 5 s after \
-         the kill; the times are from the kill to the last survivor's error.\n\n\
+         the kill; the times are from the kill to the last survivor's error. Who is killed before it has come to the store \
+         is missed at the deadline of the rendezvous, 3 s.\n\n\
          | transport | rounds | killed on its way in | hangs | other failures | median ms | slowest ms \
          | slowest ms, once connected |\n|---|---|---|---|---|---|---|---|\n"
     );

@@ -115,9 +115,9 @@ impl Draw {
             .collect::<Result<_>>()?;
         std::thread::sleep(self.delay);
         let was_connected = ranks[self.victim].has_said("ready");
+        let start = Instant::now();
         ranks[self.victim].child.kill()?;
         ranks[self.victim].child.wait()?;
-        let start = Instant::now();
         let mut outcome =
             Outcome { was_connected, detection: Duration::ZERO, hung: false, failures: Vec::new() };
         for (number, rank) in ranks.iter_mut().enumerate() {
