@@ -224,6 +224,16 @@ pub enum CommError {
         /// World size of this process.
         got: usize,
     },
+    /// Happens when ranks were told different ways to communicate.
+    #[error("rank {rank} was started with {got}, another rank with {expected}; start all alike")]
+    OptionsMismatch {
+        /// Rank of this process.
+        rank: usize,
+        /// Transport and algorithm of the rank that came first.
+        expected: String,
+        /// Those of this process.
+        got: String,
+    },
     /// Happens when some ranks did not come to the rendezvous in time.
     #[error(
         "rank {rank} waited {timeout:?} at the rendezvous on {address} for rank(s) {missing:?}; \

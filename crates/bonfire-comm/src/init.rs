@@ -143,7 +143,8 @@ impl InitOptions {
 /// # Errors
 /// [`CommError::RendezvousTimeout`] names the ranks that did not come, [`CommError::Refused`] a
 /// wrong token, [`CommError::NoToken`] several machines without one,
-/// [`CommError::WorldSizeMismatch`] ranks that were started for different worlds.
+/// [`CommError::WorldSizeMismatch`] and [`CommError::OptionsMismatch`] ranks that were started
+/// differently.
 pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<ProcessGroup> {
     check_engine(options.engine)?;
     #[cfg(feature = "mpi")]
@@ -162,7 +163,8 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
         Some(rank) if rank == env.rank => Some(host_store(env, port, &source, deadline)?),
         _ => None,
     };
-    let rendezvous = Rendezvous { env, port, source: &source, options: &options, deadline };
+    let ways = format!("transport {transport} and algorithm {}", options.algorithm);
+    let rendezvous = Rendezvous { env, port, source: &source, options: &options, ways, deadline };
     let (endpoint, store, scope) = rendezvous.enter(hosted.as_ref())?;
     // The file stays until everybody has met, which is the end of this function.
     let (server, _token_file) =
@@ -297,6 +299,8 @@ struct Rendezvous<'a> {
     port: u16,
     source: &'a TokenSource,
     options: &'a InitOptions,
+    /// What all ranks must have been told alike, in words.
+    ways: String,
     deadline: Instant,
 }
 
@@ -398,6 +402,14 @@ impl Rendezvous<'_> {
                 rank: env.rank,
                 expected,
                 got: env.world_size,
+            });
+        }
+        let agreed = store.compare_set("ways", &[], self.ways.as_bytes())?;
+        if agreed != self.ways.as_bytes() {
+            return Err(CommError::OptionsMismatch {
+                rank: env.rank,
+                expected: String::from_utf8_lossy(&agreed).into_owned(),
+                got: self.ways.clone(),
             });
         }
         let card = format!("{} {}", listener.address(), self.options.machine());

@@ -168,6 +168,30 @@ fn different_world_sizes_are_an_error() {
 }
 
 #[test]
+fn different_ways_to_communicate_are_an_error_on_every_rank() {
+    let others = [
+        options(INIT).with_transport(Transport::Tcp),
+        options(INIT).with_algorithm(Algorithm::Tree),
+    ];
+    for other in others {
+        let port = free_port();
+        std::thread::scope(|scope| {
+            let join = |rank, options| {
+                scope.spawn(move || {
+                    init_process_group(&env(rank, 3, port), options).unwrap_err().to_string()
+                })
+            };
+            let usual = || options(INIT).with_transport(Transport::Auto);
+            for thread in [join(0, usual()), join(1, other), join(2, usual())] {
+                let error = thread.join().unwrap();
+                assert!(error.contains("was started with transport "), "{error}");
+                assert!(error.contains("transport auto and algorithm auto"), "{error}");
+            }
+        });
+    }
+}
+
+#[test]
 fn another_token_is_refused_at_once() {
     let options =
         StoreOptions { token: Some("right".into()), run_id: "test".into(), restart_count: Some(0) };
