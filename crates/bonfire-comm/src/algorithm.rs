@@ -68,18 +68,17 @@ impl EngineKind {
     /// # Errors
     /// [`CommError::EngineUnavailable`] says what is missing and what to do.
     pub fn expect_available(self) -> Result<(), CommError> {
-        let missing = match self {
-            Self::Auto | Self::Host | Self::Local => None,
-            Self::Nccl => Some(("NCCL", "cuda")),
-            Self::Mpi if cfg!(feature = "mpi") => None,
-            Self::Mpi => Some(("MPI", "mpi")),
+        let (reason, remedy) = match self {
+            Self::Auto | Self::Host | Self::Local => return Ok(()),
+            Self::Mpi if cfg!(feature = "mpi") => return Ok(()),
+            Self::Mpi => (
+                "this program was built without MPI",
+                "build it with `--features mpi`, or choose \"host\"",
+            ),
+            Self::Nccl => ("there is no engine for GPUs yet", "choose \"host\""),
         };
-        let Some((library, feature)) = missing else { return Ok(()) };
-        Err(CommError::EngineUnavailable {
-            engine: self,
-            reason: format!("this program was built without {library}"),
-            remedy: format!("build it with `--features {feature}`, or choose \"host\""),
-        })
+        let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
+        Err(CommError::EngineUnavailable { engine: self, reason, remedy })
     }
 }
 

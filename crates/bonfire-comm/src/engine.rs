@@ -232,6 +232,8 @@ impl HostView<'_> {
 pub struct Call {
     /// When it must have ended.
     pub deadline: Instant,
+    /// How long that was from the call, for messages.
+    pub timeout: Duration,
     /// Its entry in the flight recorder, for the engine to mark.
     pub record: Record,
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::collectives::{Collective, Halt};
 use crate::header::{HEADER_BYTES, Header};
 use crate::links::Links;
-use crate::reduce::{Reduction, divide_bytes, reduce_bytes, reduce_bytes_swapped};
+use crate::reduce::{Reduction, combine_bytes, combine_bytes_swapped};
 
 /// Bytes that are received before they are reduced. They are read again at once, beside the same
 /// span of the buffer, so both should stay in the L2 cache.
@@ -246,7 +246,7 @@ impl Incoming {
         }
         match Header::decode(&self.header) {
             Some(remote) if remote == self.expected => Ok(()),
-            Some(remote) => Err(Halt::Mismatch { peer: self.peer, remote }),
+            Some(remote) => Err(Halt::Mismatch { peer: self.peer, local: self.expected, remote }),
             None => Err(Halt::Malformed { peer: self.peer }),
         }
     }
@@ -270,12 +270,9 @@ impl Incoming {
                 let target = &mut data[span.start..span.start + whole];
                 match fold {
                     Fold::ReduceLeft(_) => {
-                        reduce_bytes_swapped(dtype, reduction.op, target, &mut room[..whole])?;
+                        combine_bytes_swapped(dtype, reduction, target, &mut room[..whole])?;
                     }
-                    _ => reduce_bytes(dtype, reduction.op, target, &room[..whole])?,
-                }
-                if let Some(count) = reduction.divide_by {
-                    divide_bytes(dtype, target, count)?;
+                    _ => combine_bytes(dtype, reduction, target, &[&room[..whole]])?,
                 }
                 self.num_loose = there - whole;
                 self.loose[..self.num_loose].copy_from_slice(&room[whole..there]);

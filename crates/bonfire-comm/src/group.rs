@@ -467,7 +467,7 @@ impl ProcessGroup {
     /// `torch.distributed.monitored_barrier` with `wait_all_ranks`.
     #[track_caller]
     pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
-        self.run_until(Operation::Barrier, nothing(), deadline_after(timeout))
+        self.run_within(Operation::Barrier, nothing(), timeout)
     }
 
     /// Sends `data` to rank `to`, which must receive it. May return before it has arrived.
@@ -511,7 +511,7 @@ impl ProcessGroup {
         }
         // Nothing to do; and no rank counts batches.
         let Some(operation) = operation else { return Ok(()) };
-        let call = self.call(operation, T::DTYPE, count, deadline_after(self.timeout()));
+        let call = self.call(operation, T::DTYPE, count, self.timeout());
         let record = call.record.clone();
         let result = self.inner.engine.run_batch(transfers, call);
         record.finished(result.as_ref().err());
@@ -613,8 +613,7 @@ impl ProcessGroup {
         if !capabilities.memory.contains(&buffer.memory()) {
             return Err(self.unsupported(format!("{} memory", buffer.memory())));
         }
-        let deadline = deadline_after(self.timeout());
-        let call = self.call(operation, buffer.dtype(), buffer.len(), deadline);
+        let call = self.call(operation, buffer.dtype(), buffer.len(), self.timeout());
         let record = call.record.clone();
         let result = self.inner.engine.start(operation, buffer, call);
         if let Err(error) = &result {
@@ -679,13 +678,18 @@ impl ProcessGroup {
 
     #[track_caller]
     fn run(&self, operation: Operation, view: HostView<'_>) -> Result<()> {
-        self.run_until(operation, view, deadline_after(self.timeout()))
+        self.run_within(operation, view, self.timeout())
     }
 
     #[track_caller]
-    fn run_until(&self, operation: Operation, view: HostView<'_>, deadline: Instant) -> Result<()> {
+    fn run_within(
+        &self,
+        operation: Operation,
+        view: HostView<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
         self.check(operation, view.dtype(), view.len())?;
-        let call = self.call(operation, view.dtype(), view.len(), deadline);
+        let call = self.call(operation, view.dtype(), view.len(), timeout);
         let record = call.record.clone();
         let result = self.inner.engine.run(operation, view, call);
         record.finished(result.as_ref().err());
@@ -694,11 +698,11 @@ impl ProcessGroup {
 
     /// Enters an operation in the flight recorder.
     #[track_caller]
-    fn call(&self, operation: Operation, dtype: DType, count: usize, deadline: Instant) -> Call {
+    fn call(&self, operation: Operation, dtype: DType, count: usize, timeout: Duration) -> Call {
         let site = Location::caller();
         let Inner { recorder, key, .. } = self.inner.as_ref();
         let record = Record::begin(recorder, *key, operation, dtype, count, site);
-        Call { deadline, record }
+        Call { deadline: deadline_after(timeout), timeout, record }
     }
 
     /// Checks the arguments against the group and the engine, before any rank is involved.

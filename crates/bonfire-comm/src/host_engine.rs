@@ -64,8 +64,6 @@ struct Lane {
     /// First, so that the links close before a last goodbye, which may take a while.
     core: Mutex<Core>,
     identity: String,
-    /// The group's timeout, for messages.
-    timeout: Duration,
     group: u32,
     rank: usize,
     /// World rank of each rank of this group.
@@ -91,6 +89,8 @@ struct Core {
     history: VecDeque<Header>,
     sent_to: Vec<u64>,
     received_from: Vec<u64>,
+    /// That of the operation under way, for messages.
+    timeout: Duration,
 }
 
 impl Core {
@@ -133,7 +133,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) members: Vec<usize>,
     pub(crate) timeout: Duration,
     pub(crate) algorithm: Algorithm,
-    /// That of a group of the same ranks; `None` measures.
+    /// That of a group of the same ranks; `None` measures where there is a choice.
     pub(crate) tuning: Option<Tuning>,
 }
 
@@ -172,10 +172,10 @@ impl HostEngine {
             history: VecDeque::new(),
             sent_to: vec![0; size],
             received_from: vec![0; size],
+            timeout,
         };
         let lane = Lane {
             identity: identity.to_owned(),
-            timeout,
             group: xxh3_64(identity.as_bytes()) as u32,
             rank,
             members,
@@ -260,13 +260,13 @@ impl Engine for HostEngine {
         let mut entrance = lock(&self.entrance);
         let queue = self.queue(&mut entrance)?;
         let ticket = entrance.next_ticket;
-        let deadline = call.deadline;
+        let (deadline, timeout) = (call.deadline, call.timeout);
         let job = Job { ticket, operation, buffer, call, done };
         if let Err(error) = queue.send_deadline(job, deadline) {
             let error = match error {
                 SendTimeoutError::Timeout(_) => {
                     let call = format!("{operation}, behind {QUEUE} others");
-                    self.lane.timeout(call, "they did not end".into())
+                    self.lane.timeout(call, timeout, "they did not end".into())
                 }
                 SendTimeoutError::Disconnected(_) => {
                     CommError::Internal { detail: "the communication thread ended".into() }
@@ -307,7 +307,8 @@ impl Engine for HostEngine {
             members: spec.members.iter().map(|&rank| lane.members[rank]).collect(),
             timeout: spec.timeout,
             algorithm: spec.algorithm.unwrap_or(lane.algorithm),
-            tuning: same.then(|| lock(&lane.core).tuning),
+            // Only a group that chooses for itself has measured.
+            tuning: (same && lane.algorithm == Algorithm::Auto).then(|| lock(&lane.core).tuning),
         };
         let engine = Self::connect(plan, lane.connector.clone(), lane.membership.clone())
             .map_err(|error| lane.publish(error))?;
@@ -370,7 +371,7 @@ impl Lane {
         call: &Call,
         run: impl FnOnce(&Self, &mut Core) -> Result<()>,
     ) -> Result<()> {
-        self.wait_for_turn(ticket, &what, call.deadline)?;
+        self.wait_for_turn(ticket, &what, call)?;
         let _turn = Turn(self);
         self.check(what)?;
         if self.members.len() == 1 {
@@ -381,15 +382,15 @@ impl Lane {
 
     /// Waits until all earlier operations are done. A ticket that is given up here blocks those
     /// behind it, but then the session has failed and they see that.
-    fn wait_for_turn(&self, ticket: u64, what: impl fmt::Display, deadline: Instant) -> Result<()> {
+    fn wait_for_turn(&self, ticket: u64, what: impl fmt::Display, call: &Call) -> Result<()> {
         let mut turn = lock(&self.turn);
         while *turn != ticket {
             self.check(&what)?;
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = call.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(turn);
                 let missing = "an operation before it did not end".to_owned();
-                return Err(self.publish(self.timeout(what, missing)));
+                return Err(self.publish(self.timeout(what, call.timeout, missing)));
             }
             let wait = left.min(LATCH_PERIOD);
             turn = self.turned.wait_timeout(turn, wait).unwrap_or_else(PoisonError::into_inner).0;
@@ -404,6 +405,7 @@ impl Lane {
         view: HostView<'_>,
         call: &Call,
     ) -> Result<()> {
+        core.timeout = call.timeout;
         let header = self.header(core, operation, view.dtype(), view.len());
         call.record.started(header.sequence());
         if operation.is_collective() {
@@ -520,8 +522,8 @@ impl Lane {
         let group = self.identity.clone();
         match halt {
             Halt::Failed(error) => error.heard_in(self.membership.rank(), header),
-            Halt::Mismatch { peer, remote } => {
-                let own = core.counterpart(&remote, header);
+            Halt::Mismatch { peer, local, remote } => {
+                let own = core.counterpart(&remote, &local);
                 let parting = own.parting(&remote);
                 let calls = parting.unwrap_or_else(|| (own.to_string(), remote.to_string()));
                 self.mismatch(peer, calls)
@@ -552,7 +554,7 @@ impl Lane {
         }
         let progress = match progress {
             Ok(progress) => progress,
-            Err(reason) => return self.timeout(header, reason),
+            Err(reason) => return self.timeout(header, core.timeout, reason),
         };
         for (peer, answer) in progress.iter().enumerate() {
             if let Progress::Entered(Some(remote)) = answer
@@ -564,7 +566,8 @@ impl Lane {
         let silent = self.ranks_where(|rank| progress[rank] == Progress::Silent);
         let is_late = |rank: usize| header.is_collective() && progress[rank].is_before(header);
         let late = self.ranks_where(is_late);
-        self.timeout(header, describe_missing(&late, &silent, peers, header.is_collective()))
+        let missing = describe_missing(&late, &silent, peers, header.is_collective());
+        self.timeout(header, core.timeout, missing)
     }
 
     fn ranks_where(&self, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
@@ -575,7 +578,7 @@ impl Lane {
         CommError::Mismatch { group: self.identity.clone(), rank: self.rank, peer, local, remote }
     }
 
-    fn timeout(&self, call: impl fmt::Display, missing: String) -> CommError {
+    fn timeout(&self, call: impl fmt::Display, timeout: Duration, missing: String) -> CommError {
         let operation = call.to_string();
         tracing::error!(
             group = %self.identity, rank = self.rank, call = operation, missing, "timed out"
@@ -584,7 +587,7 @@ impl Lane {
             group: self.identity.clone(),
             rank: self.rank,
             operation,
-            timeout: self.timeout,
+            timeout,
             missing,
         }
     }

@@ -101,13 +101,14 @@ impl InitOptions {
     }
 
     fn transport(&self) -> Result<Transport> {
-        match (self.transport, std::env::var("BONFIRE_TRANSPORT")) {
+        let named = std::env::var("BONFIRE_TRANSPORT").ok().filter(|name| !name.is_empty());
+        match (self.transport, named) {
             (Some(transport), _) => Ok(transport),
-            (None, Ok(text)) => text.parse().map_err(|detail| CommError::System {
+            (None, Some(text)) => text.parse().map_err(|detail| CommError::System {
                 what: "read BONFIRE_TRANSPORT".into(),
                 detail,
             }),
-            (None, Err(_)) => Ok(Transport::Auto),
+            (None, None) => Ok(Transport::Auto),
         }
     }
 

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::failure::{Failure, FailureKind};
 use crate::membership::{Entered, Latch, Membership, Progress};
@@ -48,6 +49,29 @@ struct Notebook {
     progress: Mutex<BTreeMap<String, Entered>>,
 }
 
+/// Makes the kernel end a connection whose other machine does not answer for 4 s: one that has lost
+/// its power or its network says no goodbye. A process that is only stopped still answers.
+///
+/// Each option is a wish, as in [`tune`](crate::links::tune).
+pub(crate) fn watch(stream: &TcpStream) {
+    const PROBE: Duration = Duration::from_secs(1);
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(PROBE).with_interval(PROBE).with_retries(3);
+    let _ = socket.set_tcp_keepalive(&probes);
+    #[cfg(target_os = "linux")]
+    let _ = socket.set_tcp_user_timeout(Some(4 * PROBE));
+}
+
+/// Says how a connection came to its end.
+pub(crate) fn how_it_ended(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::TimedOut
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => "ended, because its machine does not answer",
+        _ => "closed without goodbye",
+    }
+}
+
 /// Who takes part in a session.
 pub(crate) struct Seat {
     pub(crate) rank: usize,
@@ -70,6 +94,7 @@ impl Presence {
         write_frame(&mut stream, kind, &[&payload]).map_err(failed)?;
         // A store that does not listen must not stop this rank.
         stream.set_write_timeout(Some(GOODBYE)).map_err(failed)?;
+        watch(&stream);
         let mut reader = stream.try_clone().map_err(failed)?;
         let notebook = Arc::new(Notebook {
             writer: Mutex::new(stream),
@@ -130,7 +155,11 @@ impl Notebook {
 
     /// Hears the store until the connection ends.
     fn listen(&self, stream: &mut TcpStream) {
-        while let Ok((kind, payload)) = read_frame(stream) {
+        let end = loop {
+            let (kind, payload) = match read_frame(stream) {
+                Ok(frame) => frame,
+                Err(error) => break Some(error),
+            };
             match Note::decode(kind, &payload) {
                 Some(Note::Failure(failure)) => {
                     if self.latch.set(failure) {
@@ -149,21 +178,21 @@ impl Notebook {
                         self.tell(&Note::Progress(group, last));
                     }
                 }
-                _ => break,
+                _ => break None,
             }
-        }
+        };
         if !self.closing.load(Ordering::Acquire) {
-            self.latch.set(self.loss_of_store());
+            let how = end.as_ref().map_or("closed without goodbye", how_it_ended);
+            self.latch.set(self.loss_of_store(how));
         }
     }
 
-    fn loss_of_store(&self) -> Failure {
+    fn loss_of_store(&self, how: &str) -> Failure {
         match self.host {
-            Some(host) => Failure::new(
-                host,
-                FailureKind::Died,
-                "connection to the store, which it hosts, closed without goodbye",
-            ),
+            Some(host) => {
+                let detail = format!("connection to the store, which it hosts, {how}");
+                Failure::new(host, FailureKind::Died, detail)
+            }
             None => Failure::new(self.rank, FailureKind::StoreLost, self.address.clone()),
         }
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::{CommError, DType, Result, simd};
@@ -10,7 +9,9 @@ use crate::{CommError, DType, Result, simd};
 /// How elements of several ranks are combined.
 ///
 /// Sums of integers wrap; the mean of integers is the sum divided with truncation. Half types
-/// are combined in `f32` and rounded after each rank. A NaN on any rank gives NaN, for all of them.
+/// are combined in `f32`; they are
+/// rounded once where a rank has all contributions (shared memory, small exchanges within it, MPI), and
+/// after each rank where partial results travel. A NaN on any rank gives NaN, for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// The sum over ranks.
@@ -76,14 +77,17 @@ macro_rules! float_arithmetic {
         impl Arithmetic for $type {
             fn add(self, other: Self) -> Self { self + other }
             fn multiply(self, other: Self) -> Self { self * other }
-            // `a < b` is false when a NaN is involved: the second test lets it win.
+            // `a < b` is false when a NaN is involved: the last test lets it win. Of two zeros the
+            // sign decides, so that the order of the operands does not.
             #[allow(clippy::eq_op, reason = "the portable test for NaN that vectorises")]
             fn smaller(self, other: Self) -> Self {
-                if other < self || other != other { other } else { self }
+                let tie = other == self && other.is_sign_negative();
+                if other < self || tie || other != other { other } else { self }
             }
             #[allow(clippy::eq_op, reason = "the portable test for NaN that vectorises")]
             fn larger(self, other: Self) -> Self {
-                if other > self || other != other { other } else { self }
+                let tie = other == self && other.is_sign_positive();
+                if other > self || tie || other != other { other } else { self }
             }
             fn divide(self, count: usize) -> Self { self / count as $type }
         }
@@ -123,24 +127,40 @@ fn reduce_half<T: simd::Half>(op: ReduceOp, target: &mut [T], source: &[T]) {
     }
 }
 
+fn combine<T: Arithmetic>(reduction: Reduction, target: &mut [T], sources: &[&[T]]) {
+    for source in sources {
+        reduce(reduction.op, target, source);
+    }
+    if let Some(count) = reduction.divide_by {
+        divide(target, count);
+    }
+}
+
 /// Elements converted to f32 at a time.
 const BLOCK: usize = 512;
 
-fn divide<T: Arithmetic>(target: &mut [T], count: usize) {
-    target.iter_mut().for_each(|value| *value = value.divide(count));
+/// Rounds once, when everything is combined and divided.
+fn combine_half<T: simd::Half>(reduction: Reduction, target: &mut [T], sources: &[&[T]]) {
+    if let ([source], None) = (sources, reduction.divide_by) {
+        return reduce_half(reduction.op, target, source);
+    }
+    let (mut sum, mut wide) = ([0f32; BLOCK], [0f32; BLOCK]);
+    for (index, target) in target.chunks_mut(BLOCK).enumerate() {
+        let (sum, wide) = (&mut sum[..target.len()], &mut wide[..target.len()]);
+        T::widen(target, sum);
+        for source in sources {
+            T::widen(&source[index * BLOCK..][..target.len()], wide);
+            reduce(reduction.op, sum, wide);
+        }
+        if let Some(count) = reduction.divide_by {
+            divide(sum, count);
+        }
+        T::narrow(sum, target);
+    }
 }
 
-fn divide_half<T: Copy>(target: &mut [T], count: usize)
-where
-    [T]: HalfFloatSliceExt,
-{
-    let mut block = [0f32; BLOCK];
-    for target in target.chunks_mut(BLOCK) {
-        let block = &mut block[..target.len()];
-        target.convert_to_f32_slice(block);
-        divide(block, count);
-        target.convert_from_f32_slice(block);
-    }
+fn divide<T: Arithmetic>(target: &mut [T], count: usize) {
+    target.iter_mut().for_each(|value| *value = value.divide(count));
 }
 
 fn view<T: bytemuck::Pod>(bytes: &[u8]) -> Result<&[T]> {
@@ -155,59 +175,46 @@ fn misaligned(error: bytemuck::PodCastError) -> CommError {
     CommError::Internal { detail: format!("span of elements cannot be viewed: {error}") }
 }
 
-/// Combines `source` into `target`, element by element: `target = target op source`.
-pub(crate) fn reduce_bytes(
+/// Combines `sources`, in their order, into `target`, element by element:
+/// `target = ((target op a) op b) ...`, divided at the end if the reduction says so.
+pub(crate) fn combine_bytes(
     dtype: DType,
-    op: ReduceOp,
+    reduction: Reduction,
     target: &mut [u8],
-    source: &[u8],
+    sources: &[&[u8]],
 ) -> Result<()> {
+    fn views<'a, T: bytemuck::Pod>(sources: &[&'a [u8]]) -> Result<Vec<&'a [T]>> {
+        sources.iter().map(|source| view(source)).collect()
+    }
     // Empty memory need not be aligned.
     if target.is_empty() {
         return Ok(());
     }
     match dtype {
-        DType::F32 => reduce::<f32>(op, view_mut(target)?, view(source)?),
-        DType::F64 => reduce::<f64>(op, view_mut(target)?, view(source)?),
-        DType::F16 => reduce_half::<f16>(op, view_mut(target)?, view(source)?),
-        DType::BF16 => reduce_half::<bf16>(op, view_mut(target)?, view(source)?),
-        DType::I32 => reduce::<i32>(op, view_mut(target)?, view(source)?),
-        DType::I64 => reduce::<i64>(op, view_mut(target)?, view(source)?),
-        DType::U8 => reduce::<u8>(op, view_mut(target)?, view(source)?),
+        DType::F32 => combine::<f32>(reduction, view_mut(target)?, &views(sources)?),
+        DType::F64 => combine::<f64>(reduction, view_mut(target)?, &views(sources)?),
+        DType::F16 => combine_half::<f16>(reduction, view_mut(target)?, &views(sources)?),
+        DType::BF16 => combine_half::<bf16>(reduction, view_mut(target)?, &views(sources)?),
+        DType::I32 => combine::<i32>(reduction, view_mut(target)?, &views(sources)?),
+        DType::I64 => combine::<i64>(reduction, view_mut(target)?, &views(sources)?),
+        DType::U8 => combine::<u8>(reduction, view_mut(target)?, &views(sources)?),
     }
     Ok(())
 }
 
-/// As [`reduce_bytes`] with the operands exchanged: `target = source op target`. Leaves the result in
-/// `source` too.
+/// As [`combine_bytes`] of one source with the operands exchanged: `target = source op target`. Leaves
+/// the result in `source` too.
 ///
 /// Two ranks that both combine the same two buffers get the same bits only if both name the
-/// operands in the same order: it decides between the zeros of different sign and between NaNs.
-pub(crate) fn reduce_bytes_swapped(
+/// operands in the same order: it decides between NaNs.
+pub(crate) fn combine_bytes_swapped(
     dtype: DType,
-    op: ReduceOp,
+    reduction: Reduction,
     target: &mut [u8],
     source: &mut [u8],
 ) -> Result<()> {
-    reduce_bytes(dtype, op, source, target)?;
+    combine_bytes(dtype, reduction, source, &[target])?;
     target.copy_from_slice(source);
-    Ok(())
-}
-
-/// Divides every element by `count`.
-pub(crate) fn divide_bytes(dtype: DType, target: &mut [u8], count: usize) -> Result<()> {
-    if target.is_empty() {
-        return Ok(());
-    }
-    match dtype {
-        DType::F32 => divide::<f32>(view_mut(target)?, count),
-        DType::F64 => divide::<f64>(view_mut(target)?, count),
-        DType::F16 => divide_half::<f16>(view_mut(target)?, count),
-        DType::BF16 => divide_half::<bf16>(view_mut(target)?, count),
-        DType::I32 => divide::<i32>(view_mut(target)?, count),
-        DType::I64 => divide::<i64>(view_mut(target)?, count),
-        DType::U8 => divide::<u8>(view_mut(target)?, count),
-    }
     Ok(())
 }
 
@@ -217,7 +224,8 @@ mod tests {
 
     fn run<T: crate::Element>(op: ReduceOp, mut target: Vec<T>, source: &[T]) -> Vec<T> {
         let bytes = bytemuck::cast_slice_mut(&mut target);
-        reduce_bytes(T::DTYPE, op, bytes, bytemuck::cast_slice(source)).unwrap();
+        let reduction = Reduction::partial(op);
+        combine_bytes(T::DTYPE, reduction, bytes, &[bytemuck::cast_slice(source)]).unwrap();
         target
     }
 
@@ -234,7 +242,8 @@ mod tests {
         assert_eq!(run(ReduceOp::Sum, vec![250u8], &[10]), [4]);
         assert_eq!(run(ReduceOp::Min, vec![-5i64], &[3]), [-5]);
         let mut values = vec![-7i32, 7];
-        divide_bytes(DType::I32, bytemuck::cast_slice_mut(&mut values), 2).unwrap();
+        let mean = Reduction::last(ReduceOp::Mean, 2);
+        combine_bytes(DType::I32, mean, bytemuck::cast_slice_mut(&mut values), &[]).unwrap();
         assert_eq!(values, [-3, 3]);
     }
 
@@ -266,6 +275,40 @@ mod tests {
     fn halves_round_as_their_crate_does() {
         check_half(f16::from_bits, f16::to_f32, f16::from_f32);
         check_half(bf16::from_bits, bf16::to_f32, bf16::from_f32);
+    }
+
+    #[test]
+    fn the_order_of_operands_does_not_decide_between_zeros() {
+        for (op, expected) in [(ReduceOp::Min, -0.0f64), (ReduceOp::Max, 0.0)] {
+            for (left, right) in [(0.0f64, -0.0), (-0.0, 0.0)] {
+                let got = run(op, vec![left], &[right])[0];
+                assert_eq!(got.to_bits(), expected.to_bits(), "{op} of {left} and {right}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_of_several_ranks_are_rounded_once() {
+        let half = |value: f32| f16::from_f32(value);
+        let combined = |op, ranks: &[f32]| {
+            let values: Vec<[u8; 2]> = ranks.iter().map(|v| half(*v).to_ne_bytes()).collect();
+            let mut target = [half(ranks[0])];
+            let sources: Vec<&[u8]> = values[1..].iter().map(|v| v.as_slice()).collect();
+            let reduction = Reduction::last(op, ranks.len());
+            let bytes = bytemuck::cast_slice_mut(&mut target);
+            // Two bytes on the stack may lie anywhere; the table has vectors.
+            let aligned: Vec<Vec<u16>> =
+                sources.iter().map(|s| vec![u16::from_ne_bytes([s[0], s[1]])]).collect();
+            let sources: Vec<&[u8]> = aligned.iter().map(|v| bytemuck::cast_slice(v)).collect();
+            combine_bytes(DType::F16, reduction, bytes, &sources).unwrap();
+            target[0].to_f32()
+        };
+        assert_eq!(
+            combined(ReduceOp::Mean, &[40000.0, 40000.0]),
+            40000.0,
+            "no overflow on the way"
+        );
+        assert_eq!(combined(ReduceOp::Sum, &[2048.0, 1.0, 1.0]), 2050.0, "2049 is no f16");
     }
 
     #[test]

@@ -35,13 +35,48 @@ fn fold_avx2<T: Copy>(target: &mut [T], source: &[T], f: impl Fn(T, T) -> T) {
     fold_plain(target, source, f);
 }
 
+/// `target = f(source)`, element by element.
+fn map<T, U: Copy>(target: &mut [T], source: &[U], f: impl Fn(U) -> T) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: the processor has what the function was compiled for.
+        return unsafe { map_avx2(target, source, f) };
+    }
+    map_plain(target, source, f);
+}
+
+#[inline(always)]
+fn map_plain<T, U: Copy>(target: &mut [T], source: &[U], f: impl Fn(U) -> T) {
+    for (target, source) in target.iter_mut().zip(source) {
+        *target = f(*source);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn map_avx2<T, U: Copy>(target: &mut [T], source: &[U], f: impl Fn(U) -> T) {
+    map_plain(target, source, f);
+}
+
 /// A 16-bit type whose elements are combined in `f32` and rounded to the nearest, ties to even.
 pub(crate) trait Half: Copy {
     /// `target = f(target, source)`, element by element.
     fn fold(target: &mut [Self], source: &[Self], f: impl Fn(f32, f32) -> f32);
+    /// Converts to `f32`.
+    fn widen(source: &[Self], target: &mut [f32]);
+    /// Converts from `f32`.
+    fn narrow(source: &[f32], target: &mut [Self]);
 }
 
 impl Half for bf16 {
+    fn widen(source: &[Self], target: &mut [f32]) {
+        source.convert_to_f32_slice(target);
+    }
+
+    fn narrow(source: &[f32], target: &mut [Self]) {
+        map(target, source, narrow);
+    }
+
     fn fold(target: &mut [Self], source: &[Self], f: impl Fn(f32, f32) -> f32) {
         fold(target, source, |target, source| {
             let wide = |value: Self| f32::from_bits(u32::from(value.to_bits()) << 16);
@@ -62,6 +97,14 @@ fn narrow(value: f32) -> bf16 {
 }
 
 impl Half for f16 {
+    fn widen(source: &[Self], target: &mut [f32]) {
+        source.convert_to_f32_slice(target);
+    }
+
+    fn narrow(source: &[f32], target: &mut [Self]) {
+        target.convert_from_f32_slice(source);
+    }
+
     fn fold(target: &mut [Self], source: &[Self], f: impl Fn(f32, f32) -> f32) {
         #[cfg(target_arch = "x86_64")]
         if has_avx2() {

@@ -37,6 +37,7 @@ pub(crate) fn run_failure_cases(world: World<'_>) {
     different_calls_are_an_error_on_every_rank(world);
     different_lengths_are_an_error_on_every_rank(world);
     a_deadline_names_the_missing_rank(world);
+    a_monitored_barrier_has_a_deadline_of_its_own(world);
     an_abort_reaches_pending_and_later_calls(world);
     a_rank_that_leaves_is_named(world);
     groups_do_not_order_each_other(world);
@@ -90,6 +91,22 @@ fn a_deadline_names_the_missing_rank(world: World<'_>) {
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     for text in texts(&errors) {
         assert!(text.contains("all_reduce(max) of 10 i64 [sequence 1]"), "{text}");
+        assert!(text.contains("rank(s) [2] have not entered it"), "{text}");
+    }
+}
+
+fn a_monitored_barrier_has_a_deadline_of_its_own(world: World<'_>) {
+    let start = Instant::now();
+    let errors = errors(world, 3, LONG, |group| {
+        group.monitored_barrier(LONG)?;
+        if group.rank() == 2 {
+            std::thread::sleep(Duration::from_millis(2000));
+        }
+        group.monitored_barrier(Duration::from_millis(500))
+    });
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    for text in &texts(&errors)[..2] {
+        assert!(text.contains("waited 500ms in barrier [sequence 1]"), "{text}");
         assert!(text.contains("rank(s) [2] have not entered it"), "{text}");
     }
 }

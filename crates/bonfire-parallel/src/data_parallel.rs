@@ -261,7 +261,9 @@ impl<M: Module> DataParallel<M> {
         let rates = self.segment_rates(learning_rate)?;
         let mut old = Vec::with_capacity(self.flat.len());
         for (bucket, rates) in rates.iter().enumerate() {
-            let gradients = self.reducer.take(bucket)?.into_flat(&self.device);
+            let reduced = self.reducer.take(bucket)?;
+            let adopted = reduced.is_adopted();
+            let gradients = reduced.into_flat(&self.device);
             let segments = &self.reducer.layout().buckets()[bucket].segments;
             let new = optimizer.step(
                 bucket,
@@ -273,13 +275,12 @@ impl<M: Module> DataParallel<M> {
                     rates,
                 },
             )?;
-            old.push(std::mem::replace(&mut self.flat[bucket], new));
+            old.push((std::mem::replace(&mut self.flat[bucket], new), adopted));
         }
         self.show_flat();
-        let alone = self.control.world_size() == 1;
-        for (bucket, memory) in old.into_iter().enumerate() {
-            // Alone, the next gradient brings its own memory.
-            self.reducer.recycle(bucket, if alone { None } else { reclaim(memory) });
+        for (bucket, (memory, adopted)) in old.into_iter().enumerate() {
+            // The next gradient of such a bucket brings its own memory again.
+            self.reducer.recycle(bucket, if adopted { None } else { reclaim(memory) });
         }
         Ok(StepReport { weight: totals.weight, votes: totals.votes })
     }

@@ -18,7 +18,7 @@ use crate::bucket::{Bucket, BucketLayout};
 use crate::{GradientReduction, ParallelError};
 use bonfire_comm::{Buffer, DType, HostBuffer, ProcessGroup, ReduceOp, Work};
 use bonfire_tensor::hook::{Gradient, GradientSink};
-use bonfire_tensor::host::flat_from_host;
+use bonfire_tensor::host::{burn_type, flat_from_host};
 use burn::tensor::{Device, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -82,6 +82,11 @@ pub(crate) enum Reduced {
 }
 
 impl Reduced {
+    /// Whether the bucket's own memory was not needed.
+    pub(crate) fn is_adopted(&self) -> bool {
+        matches!(self, Self::Adopted(_))
+    }
+
     /// As a flat tensor; without a copy on the CPU.
     pub(crate) fn into_flat(self, device: &Device) -> Tensor<1> {
         match self {
@@ -342,6 +347,8 @@ impl Reducer {
         if adopts
             && !accumulate
             && let Some(flat) = gradient.as_flat()
+            && flat.dtype() == burn_type(self.layout.buckets()[bucket].dtype)
+            && flat.dims() == [range.len()]
         {
             slot.memory = Memory::Reduced(Reduced::Adopted(Box::new(flat)));
             return self.received(window, bucket, segment);

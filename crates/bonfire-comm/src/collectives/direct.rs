@@ -4,7 +4,7 @@
 use super::{Collective, Halt, segments};
 use crate::flow::{self, Fold, Gate, Incoming, Outgoing};
 use crate::header::Header;
-use crate::reduce::{Reduction, divide_bytes, reduce_bytes};
+use crate::reduce::{Reduction, combine_bytes};
 use crate::{DType, ReduceOp, Result};
 
 impl Collective<'_> {
@@ -31,7 +31,7 @@ impl Collective<'_> {
         let result = flow::run(self, room, outs, ins);
         if result.is_ok() {
             let order: Vec<usize> = (0..self.size).map(|place| self.topology.at(place)).collect();
-            fold_all(header.dtype, op, data, &order, |rank| &room[span(rank)])?;
+            fold_all(header.dtype, op, data, &order, Rounding::Each, |rank| &room[span(rank)])?;
         }
         *self.scratch_of_direct() = scratch;
         result
@@ -42,6 +42,15 @@ impl Collective<'_> {
     }
 }
 
+/// When 16-bit elements are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// After each contribution, as on the way around a ring.
+    Each,
+    /// At the end, as in the slots of shared memory.
+    Once,
+}
+
 /// Reduces all contributions into `data`, segment by segment in the order of the ring: that of the
 /// rank at place s in the order s, s+1, ...
 pub(super) fn fold_all<'a>(
@@ -49,20 +58,26 @@ pub(super) fn fold_all<'a>(
     op: ReduceOp,
     data: &mut [u8],
     order: &[usize],
+    rounding: Rounding,
     contribution: impl Fn(usize) -> &'a [u8],
 ) -> Result<()> {
     let size = order.len();
+    let (partial, last) = (Reduction::partial(op), Reduction::last(op, size));
     let segments = segments(data.len(), dtype, size);
     for (place, rank) in order.iter().enumerate() {
         let span = segments[*rank].clone();
         let target = &mut data[span.clone()];
         target.copy_from_slice(&contribution(*rank)[span.clone()]);
-        for step in 1..size {
-            let source = contribution(order[(place + step) % size]);
-            reduce_bytes(dtype, op, target, &source[span.clone()])?;
-        }
-        if let Some(count) = Reduction::last(op, size).divide_by {
-            divide_bytes(dtype, target, count)?;
+        let others = (1..size).map(|step| contribution(order[(place + step) % size]));
+        let sources: Vec<&[u8]> = others.map(|source| &source[span.clone()]).collect();
+        match (rounding, sources.split_last()) {
+            (Rounding::Each, Some((final_source, sources))) => {
+                for source in sources {
+                    combine_bytes(dtype, partial, target, &[source])?;
+                }
+                combine_bytes(dtype, last, target, &[final_source])?;
+            }
+            _ => combine_bytes(dtype, last, target, &sources)?,
         }
     }
     Ok(())

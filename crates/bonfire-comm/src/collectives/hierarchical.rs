@@ -47,7 +47,7 @@ impl Collective<'_> {
         let around: Vec<usize> = machines.iter().map(|ranks| ranks[place_around]).collect();
         let leader = own[0];
         let alone = own.len() == 1;
-        let partial = (op, Reduction::partial(op));
+        let partial = Reduction::partial(op);
         let by_place = segments(data.len(), header.dtype, own.len());
 
         if !alone {

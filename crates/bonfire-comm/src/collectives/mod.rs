@@ -42,8 +42,8 @@ pub(crate) enum Halt {
     Deadline { peers: Vec<usize> },
     /// The connection to `peer` broke.
     Lost { peer: usize, detail: String },
-    /// The peer's header is another one.
-    Mismatch { peer: usize, remote: Header },
+    /// The peer's header is another one than this rank's.
+    Mismatch { peer: usize, local: Header, remote: Header },
     /// The peer's bytes are no header.
     Malformed { peer: usize },
 }

@@ -23,13 +23,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::direct::fold_all;
+use super::direct::{Rounding, fold_all};
 use super::{Collective, Halt, segments};
 use crate::flow::Scratch;
 use crate::header::Header;
 use crate::links::{Links, Neighbours};
 use crate::membership::LATCH_PERIOD;
-use crate::reduce::{Reduction, divide_bytes, reduce_bytes};
+use crate::reduce::{Reduction, combine_bytes};
 use crate::shm::{Counter, SLOTS};
 use crate::{Operation, ReduceOp};
 
@@ -65,7 +65,7 @@ impl Turns {
             let posted = near.segment.posted(place);
             let Some(remote) = posted.and_then(|bytes| Header::decode(&bytes)) else { continue };
             if own.parting(&remote).is_some() {
-                return Err(Halt::Mismatch { peer, remote });
+                return Err(Halt::Mismatch { peer, local: *own, remote });
             }
         }
         Ok(())
@@ -171,7 +171,7 @@ impl<'c, 'a> Exchange<'c, 'a> {
         let peer = self.near.ranks[place];
         match Header::decode(head) {
             Some(remote) if remote == self.header => Ok(()),
-            Some(remote) => Err(Halt::Mismatch { peer, remote }),
+            Some(remote) => Err(Halt::Mismatch { peer, local: self.header, remote }),
             None => Err(Halt::Malformed { peer }),
         }
     }
@@ -261,15 +261,15 @@ impl Collective<'_> {
             }
             Operation::AllReduce(op) => {
                 let last = Reduction::last(op, self.size);
-                self.shared_reduce(near, header, data, cut, (op, last), Collect::All)
+                self.shared_reduce(near, header, data, cut, last, Collect::All)
             }
             Operation::Reduce { root, op } => {
                 let last = Reduction::last(op, self.size);
-                self.shared_reduce(near, header, data, cut, (op, last), Collect::At(root))
+                self.shared_reduce(near, header, data, cut, last, Collect::At(root))
             }
             Operation::ReduceScatter(op) => {
                 let last = Reduction::last(op, self.size);
-                self.shared_reduce(near, header, data, cut, (op, last), Collect::Nowhere)
+                self.shared_reduce(near, header, data, cut, last, Collect::Nowhere)
             }
             Operation::AllGather => self.shared_all_gather(near, header, data, cut),
             Operation::AllToAll => self.shared_all_to_all(header, data),
@@ -310,7 +310,9 @@ impl Collective<'_> {
         }
         let order: Vec<usize> = (0..exchange.size()).collect();
         let len = data.len();
-        fold_all(header.dtype, op, data, &order, |place| exchange.slot(place, 0, 0..len))?;
+        fold_all(header.dtype, op, data, &order, Rounding::Once, |place| {
+            exchange.slot(place, 0, 0..len)
+        })?;
         exchange.drained(0);
         exchange.end(1);
         Ok(())
@@ -323,7 +325,7 @@ impl Collective<'_> {
         header: Header,
         data: &mut [u8],
         segments: Vec<Range<usize>>,
-        (op, last): (ReduceOp, Reduction),
+        reduction: Reduction,
         collect: Collect,
     ) -> Result<(), Halt> {
         let cut = Cut::new(segments, Self::slot_bytes(&near));
@@ -336,14 +338,10 @@ impl Collective<'_> {
             }
             if let Some(k) = k.checked_sub(1).filter(|k| *k < cut.turns) {
                 let target = &mut data[cut.span(own, k)];
-                for place in exchange.others() {
-                    exchange.await_filled(place, k)?;
-                    let source = exchange.slot(place, k, cut.place(own, k));
-                    reduce_bytes(header.dtype, op, target, source)?;
-                }
-                if let Some(count) = last.divide_by {
-                    divide_bytes(header.dtype, target, count)?;
-                }
+                exchange.others().try_for_each(|place| exchange.await_filled(place, k))?;
+                let slot = |place| exchange.slot(place, k, cut.place(own, k));
+                let sources: Vec<&[u8]> = exchange.others().map(slot).collect();
+                combine_bytes(header.dtype, reduction, target, &sources)?;
                 if collect != Collect::Nowhere {
                     exchange.give_reduced(k, cut.place(own, k).start, target);
                 }

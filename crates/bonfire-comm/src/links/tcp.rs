@@ -9,7 +9,7 @@ use socket2::SockRef;
 
 /// Asked of the kernel for each direction; it may grant less.
 ///
-/// Measured as in `ring.rs`, on a busy machine: the fastest all-reduce of 814 kB took 0.23 to
+/// Measured as in `flow.rs`, on a busy machine: the fastest all-reduce of 814 kB took 0.23 to
 /// 0.48 ms with 4 MiB (4 runs) and 0.39 to 0.51 ms with 512 KiB (4 runs); system time of 25 MiB
 /// with chunks of 128 KiB was 6.4 s with 4 MiB, 8.4 s with 1 MiB, 9.1 s with 512 KiB (1 run each).
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;

@@ -15,7 +15,7 @@ use super::lane::{Lane, spans};
 use super::loan::Target;
 use super::sys::{Memory, Pending};
 use super::wait::{Halt, Wait};
-use crate::reduce::{divide_bytes, reduce_bytes};
+use crate::reduce::{Reduction, combine_bytes};
 use crate::{CommError, DType, Operation, ReduceOp, Result};
 
 /// Up to this many bytes over all ranks, everybody gets everything and reduces it all: one
@@ -241,13 +241,8 @@ impl Collective<'_> {
     /// Reduces the blocks of all ranks into the first, in the order of the ranks.
     fn fold(&self, blocks: &mut [u8], block: usize, op: ReduceOp) -> Result<()> {
         let (first, others) = blocks.split_at_mut(block);
-        for other in others.chunks_exact(block).take(self.size() - 1) {
-            reduce_bytes(self.dtype, op, first, other)?;
-        }
-        if op == ReduceOp::Mean {
-            divide_bytes(self.dtype, first, self.size())?;
-        }
-        Ok(())
+        let others: Vec<&[u8]> = others.chunks_exact(block).take(self.size() - 1).collect();
+        combine_bytes(self.dtype, Reduction::last(op, self.size()), first, &others)
     }
 
     /// Copies a span into memory of at least `room` bytes.

@@ -164,7 +164,7 @@ impl Lane {
         match result {
             Ok(()) => Ok(()),
             Err(halt) => {
-                let error = self.explain(halt, &header, wait).await;
+                let error = self.explain(halt, &header, wait, call.timeout).await;
                 Err(self.session.shared.publish(error))
             }
         }

@@ -100,7 +100,13 @@ impl Lane {
     }
 
     /// Says in words why an operation stopped.
-    pub(super) async fn explain(&self, halt: Halt, header: &Header, wait: Wait) -> CommError {
+    pub(super) async fn explain(
+        &self,
+        halt: Halt,
+        header: &Header,
+        wait: Wait,
+        timeout: Duration,
+    ) -> CommError {
         let (group, rank) = (self.identity.clone(), self.comm.rank());
         match halt {
             Halt::Failed(error) => error,
@@ -119,12 +125,12 @@ impl Lane {
                 group,
                 detail: format!("rank {} is still in {header}", self.session.shared.rank),
             },
-            Halt::Deadline => self.explain_timeout(header, wait).await,
+            Halt::Deadline => self.explain_timeout(header, wait, timeout).await,
         }
     }
 
     /// Finds out which ranks have not entered the operation.
-    async fn explain_timeout(&self, header: &Header, wait: Wait) -> CommError {
+    async fn explain_timeout(&self, header: &Header, wait: Wait, timeout: Duration) -> CommError {
         let missing = match wait {
             Wait::Enter(sequence) => {
                 sleep(TIMEOUT_GRACE).await;
@@ -139,6 +145,6 @@ impl Lane {
         let (group, rank) = (self.identity.clone(), self.comm.rank());
         tracing::error!(group, rank, call = %header, missing, "timed out");
         let operation = header.to_string();
-        CommError::Timeout { group, rank, operation, timeout: self.timeout, missing }
+        CommError::Timeout { group, rank, operation, timeout, missing }
     }
 }

@@ -63,7 +63,11 @@ impl Segment {
         file.set_len(layout.total() as u64)?;
         // A peer that cut the file would kill the others by SIGBUS.
         // SAFETY: a call with an integer argument on a descriptor that is open.
-        unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
+        let sealed =
+            unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
+        if sealed < 0 {
+            return Err(io::Error::last_os_error());
+        }
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let map = MmapRaw::map_raw(&file)?;
         let segment = Self { map, layout, _file: Some(file) };
@@ -334,7 +338,10 @@ impl Pipe<'_> {
             position += count as u64;
             room -= count;
         }
-        self.segment.word(self.written).store(position, Ordering::Release);
+        // A store of the same would only take the line from the other side.
+        if position != written {
+            self.segment.word(self.written).store(position, Ordering::Release);
+        }
         Ok((position - written) as usize)
     }
 
@@ -354,7 +361,9 @@ impl Pipe<'_> {
             position += count as u64;
             there -= count;
         }
-        self.segment.word(self.read).store(position, Ordering::Release);
+        if position != read {
+            self.segment.word(self.read).store(position, Ordering::Release);
+        }
         Ok((position - read) as usize)
     }
 

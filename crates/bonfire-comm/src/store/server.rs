@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::Acceptor;
 use super::protocol::{Answer, Note, Request, Scope, encode_progress};
 use crate::failure::{Failure, FailureKind};
+use crate::presence::{how_it_ended, watch};
 use crate::sync::lock;
 use crate::wire::{Credentials, Hello, Role, read_frame, write_frame};
 use crate::{CommError, Result};
@@ -215,6 +216,7 @@ impl Shared {
     fn serve_presence(&self, mut stream: TcpStream, rank: usize) -> io::Result<()> {
         // A rank that does not listen must not stop the server from telling the others.
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+        watch(&stream);
         let Note::Join(scope) = read_note(&mut stream)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
@@ -226,12 +228,16 @@ impl Shared {
         let mut state = lock(&self.state);
         let session = state.sessions.entry(scope).or_default();
         session.present.remove(&rank);
-        if result.is_ok() {
-            session.left.push(rank);
-            session.tell_all(&Note::Left(rank));
-        } else if !self.stopping.load(Ordering::Acquire) {
-            let detail = "connection to the store closed without goodbye";
-            session.fail(Failure::new(rank, FailureKind::Died, detail));
+        match &result {
+            Ok(()) => {
+                session.left.push(rank);
+                session.tell_all(&Note::Left(rank));
+            }
+            Err(error) if !self.stopping.load(Ordering::Acquire) => {
+                let detail = format!("connection to the store {}", how_it_ended(error));
+                session.fail(Failure::new(rank, FailureKind::Died, detail));
+            }
+            Err(_) => {}
         }
         drop(state);
         self.changed.notify_all();

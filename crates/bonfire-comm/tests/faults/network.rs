@@ -7,6 +7,7 @@
 use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bonfire_comm::{Algorithm, CommError, ProcessGroup};
 
@@ -114,6 +115,9 @@ pub(crate) fn every_operation(group: &ProcessGroup) -> Result<(), CommError> {
     Ok(())
 }
 
+/// A dead peer is noticed within 5 s; the rest is for the machine under test to be busy.
+const NOTICED: Duration = Duration::from_secs(7);
+
 #[test]
 fn two_machines_agree() {
     let machines: [&'static [usize]; 2] = [&[0, 0, 1, 1], &[0, 1, 0, 1]];
@@ -131,24 +135,27 @@ fn two_machines_agree() {
 }
 
 #[test]
-fn a_machine_behind_a_dead_link_is_named_at_the_deadline() {
+fn a_machine_behind_a_dead_link_is_named_within_five_seconds() {
     let wirings = [Wiring::Tcp, Wiring::Mixed];
     let cuts: [&'static [usize]; 2] = [&[0, 0, 1], &[0, 1, 1]];
     let cases = wirings.iter().flat_map(|wiring| cuts.iter().map(move |cut| (*wiring, *cut)));
     for_each(cases, |(wiring, machines)| {
         let Some(network) = network() else { return };
         let wiring = if wiring == Wiring::Mixed { Wiring::Machines(machines) } else { wiring };
-        let mut world = network.plan(wiring, machines, "work").start();
+        // Far from the deadline of the collectives.
+        let plan = network.plan(wiring, machines, "work").with("FAULT_TIMEOUT", "120");
+        let mut world = plan.start();
         world.await_ready();
         network.forward(false).unwrap();
-        let texts = world.results(&[0, 1, 2], AT_DEADLINE);
+        let texts = world.results(&[0, 1, 2], NOTICED);
         let beyond: Vec<usize> = (0..3).filter(|rank| machines[*rank] == 1).collect();
         for (rank, text) in texts.iter().enumerate() {
-            let said = match machines[rank] {
-                0 => format!("rank(s) {beyond:?} do not answer (stopped or unreachable)"),
-                _ => "rank 0, which hosts the store, does not answer".to_owned(),
+            // Of several on a lost machine one is heard of first.
+            let named = match machines[rank] {
+                0 => beyond.iter().any(|lost| text.contains(&format!("rank {lost} died"))),
+                _ => text.contains("rank 0 died"),
             };
-            if !text.contains(&said) || !names_operation(text) {
+            if !named || !text.contains("its machine does not answer") || !names_operation(text) {
                 world.fail(text);
             }
         }
