@@ -5,8 +5,11 @@ use crate::args::AnalyzeArgs;
 use crate::exit::Outcome;
 use crate::report::say;
 use bonfire_comm::flight::{FOLDER_VARIABLE, Recorder, analyze, dump_on_signal};
+use bonfire_comm::{CommError, ProcessGroup};
 use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::{Handle, Signals};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -28,13 +31,28 @@ pub(crate) fn analyze_dumps(args: &AnalyzeArgs) -> Result<Outcome, CliError> {
     Ok(Outcome::Done)
 }
 
-/// Where the ranks of a run leave their dumps.
-pub(crate) fn folder(out: Option<&Path>) -> PathBuf {
-    match (std::env::var_os(FOLDER_VARIABLE), out) {
-        (Some(folder), _) => folder.into(),
-        (None, Some(out)) => out.join("flight"),
-        (None, None) => std::env::temp_dir().join("bonfire-flight"),
+/// Where the ranks of a run leave their dumps, if that is known before the run has a folder.
+pub(crate) fn folder(out: Option<&Path>) -> Option<PathBuf> {
+    let named = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+    named.map(PathBuf::from).or_else(|| out.map(in_run_folder))
+}
+
+fn in_run_folder(out: &Path) -> PathBuf {
+    out.join("flight")
+}
+
+/// Tells all ranks the run's folder, which rank 0 has made, for their dumps.
+///
+/// # Collective
+/// Called by all ranks.
+pub(crate) fn agree(group: &ProcessGroup, run_folder: Option<&Path>) -> Result<(), CommError> {
+    let own = run_folder.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec());
+    let path = group.broadcast_bytes(own, 0)?;
+    let recorder = group.flight_recorder();
+    if recorder.folder().is_none() && !path.is_empty() {
+        recorder.dump_on_failure(in_run_folder(Path::new(OsStr::from_bytes(&path))));
     }
+    Ok(())
 }
 
 /// Tells the user of dumps that a failed run has left in `folder`.
@@ -57,19 +75,29 @@ pub(crate) struct DumpOnDemand {
 }
 
 impl DumpOnDemand {
-    /// Starts to listen.
+    /// Starts to listen. Without a folder, [`agree`] has to name one.
     ///
     /// # Errors
     /// When the system refuses the handler or the thread.
-    pub(crate) fn start(recorder: &Arc<Recorder>, folder: PathBuf) -> std::io::Result<Self> {
-        recorder.dump_on_failure(&folder);
+    pub(crate) fn start(
+        recorder: &Arc<Recorder>,
+        folder: Option<PathBuf>,
+    ) -> std::io::Result<Self> {
+        if let Some(folder) = folder {
+            recorder.dump_on_failure(folder);
+        }
         let mut signals = Signals::new([SIGUSR2])?;
         let handle = signals.handle();
         let recorder = recorder.clone();
         let thread =
             std::thread::Builder::new().name("flight recorder".into()).spawn(move || {
                 for _ in signals.forever() {
-                    dump_on_signal(&recorder, &folder);
+                    match recorder.folder() {
+                        Some(folder) => dump_on_signal(&recorder, &folder),
+                        None => {
+                            tracing::warn!("no folder for flight records; set {FOLDER_VARIABLE}")
+                        }
+                    }
                 }
             })?;
         Ok(Self { signals: handle, thread: Some(thread) })

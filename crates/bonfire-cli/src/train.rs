@@ -39,6 +39,12 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     let recipe = Recipe::load(registry, args, ranks)?;
     let engine = recipe.plan.distributed.engine;
     comm::EngineKind::from(engine).expect_available()?;
+    if engine == EngineKind::Local && recipe.plan.distributed.transport.is_some() {
+        return Err(CliError::Option {
+            option: "distributed.transport".into(),
+            problem: "it is for engine \"host\", and this run has engine \"local\"".into(),
+        });
+    }
     match (ranks, engine) {
         (_, EngineKind::Mpi) => Err(CliError::Engine {
             setting: format!("distributed.engine = \"{engine}\""),
@@ -53,7 +59,7 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
             };
             let outcome = launcher::launch(worker_args(args, &out), ranks)?;
             if let Outcome::Workers(_) = outcome {
-                flight::tell_of_dumps(&flight::folder(Some(&out)));
+                flight::folder(Some(&out)).iter().for_each(|folder| flight::tell_of_dumps(folder));
             }
             Ok(outcome)
         }

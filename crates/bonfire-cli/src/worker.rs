@@ -3,6 +3,7 @@
 use crate::CliError;
 use crate::args::TrainArgs;
 use crate::exit::Outcome;
+use crate::flight;
 use crate::interrupt::Interrupt;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
@@ -46,6 +47,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     let mut config = TrainerConfig::from_plan(plan);
     config.resume = rank.args.resume.clone();
     let folder = run_folder(plan, &rank, first)?;
+    flight::agree(&rank.group, folder.as_ref().map(RunFolder::path)).map_err(TrainError::from)?;
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
     config.checkpoint_folder =
         Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));

@@ -88,10 +88,11 @@ choice! {
     /// All give the same bits every time; between algorithms the last bits of floating-point
     /// sums may differ with more than two ranks, because the order of the additions does.
     Algorithm, "algorithm" {
-        /// By size and world, from a table measured when the group starts. It chooses only
-        /// among algorithms that add in the same order, so that a measurement, which is never the
-        /// same twice, cannot change a result: within one machine and with one rank a machine
-        /// these are `ring`, the exchange of whole small buffers, and `hierarchical`.
+        /// By size and world. Within one machine: shared memory; with one rank a machine: a ring;
+        /// else `hierarchical`. In the first two cases, small buffers are exchanged whole; up to
+        /// which size is measured when the group starts. It chooses only among ways that add in
+        /// the same order, so that a measurement, which is never the same twice, cannot change a
+        /// result. Trees and doubling are therefore taken only when they are asked for.
         Auto = "auto",
         /// Each rank talks to its neighbours: most bandwidth, 2(W-1) latencies.
         Ring = "ring",

@@ -14,6 +14,7 @@ mod table;
 pub(crate) use args::CollectivesArgs;
 
 use crate::exit::Outcome;
+use crate::flight::{self, DumpOnDemand};
 use crate::{CliError, launcher};
 use bonfire_comm::{
     EngineKind, InitOptions, MemoryKind, ProcessGroup, RankEnv, init_process_group,
@@ -67,6 +68,12 @@ fn join(plan: &Plan, args: &CollectivesArgs, env: &RankEnv) -> Result<Outcome, C
 }
 
 fn rank(plan: &Plan, args: &CollectivesArgs, world: &ProcessGroup) -> Result<Outcome, CliError> {
+    let dumps = DumpOnDemand::start(world.flight_recorder(), flight::folder(None));
+    let _dumps = dumps.map_err(|source| CliError::Io {
+        action: "installing the signal handlers of",
+        path: "this process".into(),
+        source,
+    })?;
     // The others would only see that this rank left.
     let rows =
         measure_all(plan, args, world).inspect_err(|error| world.abort(&error.to_string()))?;

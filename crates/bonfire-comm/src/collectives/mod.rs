@@ -10,9 +10,10 @@
 //! | `shared` | every collective through the slots of shared memory |
 //! | `hierarchical` | shared memory within each machine, a ring between machines |
 //!
-//! Determinism: each says in which order it reduces; none depends on timing. All but the trees and
-//! the doubling reduce segment s of a buffer in the order s, s+1, ... of the ring's ranks, and give
-//! the same bits.
+//! Determinism: each says in which order it reduces; none depends on timing. The all-reduces of `ring`,
+//! `direct` and `shared` reduce segment s of a buffer in the order s, s+1, ... of the ring's ranks.
+//! They give the same bits, but for the payload of NaNs, and for 16-bit types, which `shared` rounds
+//! once and the other two after each rank.
 
 mod direct;
 mod doubling;

@@ -15,8 +15,8 @@
 //! everybody, give it, collect theirs (one copy). Of a message of N bytes a rank reads and
 //! writes N of its own memory and 2N of the slots, which stay in the cache.
 //!
-//! Determinism: the segment of the rank at place s is reduced in the order s, s+1, ..., as in the
-//! ring.
+//! Determinism: the segment of the rank at place s is reduced in the order s, s+1, ..., by that rank,
+//! which has all contributions: 16-bit elements are added in `f32` and rounded once.
 
 use std::cell::Cell;
 use std::ops::Range;
