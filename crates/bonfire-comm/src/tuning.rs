@@ -11,10 +11,11 @@ use crate::{Algorithm, DType, HostView, Operation, ReduceOp};
 const SIZES: [usize; 6] = [256, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10];
 /// Repetitions, of which the fastest counts.
 const ROUNDS: usize = 5;
-/// Tries before a rank sleeps, when every rank has a core; some 30 us. To be woken costs as much: an
-/// all-reduce of 8 bytes between 2 processes over TCP took 55 us on average without these tries and 10
-/// to 18 us with them.
-const PATIENCE: u32 = 60;
+/// Tries before a rank sleeps, when every rank has a core; some 300 us, each after giving way to other
+/// threads. To be woken costs a rank tens of microseconds, and in training ranks come to a collective
+/// some 100 us apart: a perceptron of 203,530 parameters on 2 ranks made 71,900 images/s with 60 tries
+/// and 85,200 with 600 (shared memory; 62,800 and 64,400 over TCP; medians of 8 runs in turns).
+const PATIENCE: u32 = 600;
 /// The same when ranks share cores: the rank that is waited for may need this one's.
 const SHORT_PATIENCE: u32 = 4;
 
