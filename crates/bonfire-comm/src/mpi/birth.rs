@@ -59,7 +59,7 @@ impl Session {
         let NewGroup { identity, members, timeout, deadline, jobs, bytes_sent, reply } = request;
         match self.meet(&identity, &members, timeout, deadline).await {
             Ok(comm) => {
-                let lane = Lane::new(self.clone(), comm, identity, members, timeout, bytes_sent);
+                let lane = Lane::new(self.clone(), comm, identity, members, bytes_sent);
                 let _ = reply.send(Ok(()));
                 lane.serve(jobs).await;
             }

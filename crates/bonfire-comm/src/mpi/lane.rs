@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
@@ -48,8 +48,6 @@ pub(super) struct Lane {
     pub(super) group: u64,
     /// World rank of each rank of this group.
     pub(super) members: Vec<usize>,
-    /// The group's timeout, for messages.
-    pub(super) timeout: Duration,
     entered: Rc<Cell<u64>>,
     /// Messages sent to and received from each rank.
     counts: RefCell<Vec<(u64, u64)>>,
@@ -64,7 +62,6 @@ impl Lane {
         comm: Comm,
         identity: String,
         members: Vec<usize>,
-        timeout: Duration,
         bytes_sent: Arc<AtomicU64>,
     ) -> Self {
         let group = hash(&identity);
@@ -72,7 +69,7 @@ impl Lane {
         session.register(group, entered.clone());
         let counts = RefCell::new(vec![(0, 0); members.len()]);
         let pool = RefCell::default();
-        Self { session, comm, identity, group, members, timeout, entered, counts, bytes_sent, pool }
+        Self { session, comm, identity, group, members, entered, counts, bytes_sent, pool }
     }
 
     /// Runs jobs until the engine is dropped; what it has started is finished first, because the

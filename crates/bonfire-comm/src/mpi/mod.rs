@@ -136,7 +136,7 @@ impl Plan {
         let members: Vec<usize> = (0..world.size()).collect();
         let (engine, LaneEnds { jobs, bytes_sent }) =
             MpiEngine::new(shared, WORLD, members.clone(), timeout)?;
-        let lane = Lane::new(session.clone(), data, WORLD.to_owned(), members, timeout, bytes_sent);
+        let lane = Lane::new(session.clone(), data, WORLD.to_owned(), members, bytes_sent);
         session.start_world(lane, jobs);
         context.add(session.serve(wishes));
         Ok(engine)
