@@ -20,7 +20,7 @@ pub(super) enum Note {
     Ready { group: u64, size: u64 },
     /// From rank 0: all members are ready; make the group now.
     Go { group: u64 },
-    /// The sender's process has nothing more to say in this session.
+    /// The sender will say nothing more to the ranks of its world.
     Bye,
 }
 
