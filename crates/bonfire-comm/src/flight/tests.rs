@@ -3,7 +3,7 @@
 use std::panic::Location;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::tempdir;
 
@@ -226,29 +226,4 @@ fn only_the_first_failure_dumps_and_a_dump_that_fails_harms_nobody() {
     dump_on_signal(&recorder, &file);
     let error = recorder.dump(&file).unwrap_err().to_string();
     assert!(error.starts_with("cannot write ") && error.contains("a file"), "{error}");
-}
-
-#[test]
-#[ignore = "a measurement: run it with --release -- --ignored --nocapture"]
-fn the_cost_of_a_record() {
-    let recorder = Arc::new(Recorder::new(0, 1));
-    let group = recorder.register("world", 0, 1);
-    let (site, rounds) = (Location::caller(), 10_000);
-    let best = |f: &dyn Fn(u64)| {
-        let round = |_| {
-            let start = Instant::now();
-            (0..rounds).for_each(f);
-            start.elapsed().as_nanos() as f64 / rounds as f64
-        };
-        (0..300).map(round).fold(f64::MAX, f64::min)
-    };
-    let record = best(&|sequence| {
-        let record = Record::begin(&recorder, group, SUM, DType::F32, 1000, site);
-        record.started(sequence);
-        record.finished(None);
-    });
-    let clock = best(&|_| {
-        std::hint::black_box(Instant::now());
-    });
-    println!("{record:.0} ns for begin, started and finished; {clock:.0} ns a look at the clock");
 }
