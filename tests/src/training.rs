@@ -7,10 +7,12 @@ use bonfire_nn::{ImageClassifier, cross_entropy};
 use bonfire_parallel::{
     AdamWConfig, DataParallel, DataParallelConfig, FlatOptimizer, ParallelError, SgdConfig,
 };
+use bonfire_tensor::parameters;
 use bonfire_tensor::state::State;
 use burn::tensor::{Device, FloatDType};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Width of the perceptron's hidden layer, that of `golden/generate.py` too.
 pub const HIDDEN: usize = 16;
@@ -115,10 +117,19 @@ pub fn small_buckets() -> DataParallelConfig {
     }
 }
 
-/// A perceptron with one hidden layer; its weights come from `seed`.
+/// A perceptron with one hidden layer; its weights come from `seed`, also where ranks are threads,
+/// which share one random generator.
+///
+/// # Panics
+/// Never, for the layers that it has.
 pub fn mlp(hidden: usize, seed: u64, device: &Device) -> Mlp {
+    static GENERATOR: Mutex<()> = Mutex::new(());
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
     device.seed(seed);
-    MlpConfig { hidden: vec![hidden] }.init(IMAGE, CLASSES, device).unwrap()
+    let model = MlpConfig { hidden: vec![hidden] }.init(IMAGE, CLASSES, device).unwrap();
+    // Weights are drawn when they are first looked at.
+    parameters::inspect(&model).unwrap();
+    model
 }
 
 /// A training run of a perceptron.

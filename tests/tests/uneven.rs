@@ -70,8 +70,8 @@ fn compare_with_one_rank(
 
     assert_eq!(uneven.weight, SAMPLES as f64);
     for (path, expected) in &one_rank.gradients {
-        // Before the step, gradients are in units of the nominal micro-batch.
-        let scale = NOMINAL / SAMPLES as f64;
+        // Before the step, gradients are the mean over ranks, in units of the nominal micro-batch.
+        let scale = NOMINAL * group.world_size() as f64 / SAMPLES as f64;
         let gradient: Vec<f64> = uneven.gradients[path].iter().map(|value| value * scale).collect();
         assert_close(&format!("gradient of {path}"), &gradient, expected, TOLERANCE);
     }

@@ -1,6 +1,7 @@
 //! What a person reads: the first line of a run and the table at its end.
 
 use bonfire_comm::ProcessGroup;
+use bonfire_parallel::{Compression, ZeroStage};
 use bonfire_trainer::config::Plan;
 use bonfire_trainer::run_folder::Summary;
 use std::io::Write;
@@ -16,19 +17,38 @@ impl Header {
             _ => format!("{count} {one}s"),
         };
         Self(format!(
-            "{}: engine {}, device cpu (flex, {}), world size {} on {}, {} per rank",
+            "{}: engine {}, device cpu (flex, {}), world size {} on {}, {} per rank{}",
             plan.name,
             group.engine_name(),
             plan.precision,
             group.world_size(),
             plural(group.num_machines(), "machine"),
             plural(threads, "thread"),
+            exchange(plan),
         ))
     }
 
     pub(crate) fn print(&self) {
         say(&self.0);
     }
+}
+
+/// What the ranks do other than averaging whole gradients in every step.
+fn exchange(plan: &Plan) -> String {
+    let distributed = &plan.distributed;
+    let mut text = String::new();
+    if distributed.compression != Compression::None {
+        text.push_str(&format!(", gradients compressed ({})", distributed.compression_kind()));
+    }
+    match distributed.zero_stage {
+        ZeroStage::Off => {}
+        ZeroStage::Optimizer => text.push_str(", ZeRO stage 1"),
+        ZeroStage::Gradients => text.push_str(", ZeRO stage 2"),
+    }
+    if let Some(policy) = &distributed.local_sgd {
+        text.push_str(&format!(", parameters averaged every {} steps", policy.period));
+    }
+    text
 }
 
 /// Prints a line to standard error; a closed one is nobody's loss.
@@ -59,6 +79,7 @@ fn table(summary: &Summary, folder: &Path) -> String {
         ("time in backward", percent(share.backward)),
         ("time waiting for communication", percent(share.comm_wait)),
         ("time in optimizer", percent(share.optimizer)),
+        ("MB sent per step (rank 0)", format!("{:.3}", summary.bytes_sent_per_step / 1e6)),
         ("parameters xxh3", summary.parameters_xxh3.clone()),
         ("run folder", folder.display().to_string()),
     ];

@@ -44,18 +44,26 @@ pub struct BucketLayout {
 }
 
 impl BucketLayout {
-    /// Fills buckets with the trainable parameters in reverse visiting order, since gradients of
-    /// the last layers arrive first.
+    /// Fills buckets with the trainable parameters in the order in which their gradients arrive.
     ///
-    /// A bucket is closed once it holds `cap` bytes or more; the first one at `first_cap`.
-    /// Parameters of different element types never share a bucket.
-    pub fn new(trainable: &[ParameterSpec], first_cap_mb: f64, cap_mb: f64) -> Self {
+    /// `arrival` holds every index into `trainable` once. A bucket is closed once it holds `cap_mb`
+    /// MiB or more; the first one at `first_cap_mb`. Parameters of different element types never
+    /// share a bucket.
+    pub fn new(
+        trainable: &[ParameterSpec],
+        arrival: &[usize],
+        first_cap_mb: f64,
+        cap_mb: f64,
+    ) -> Self {
         let mut open: Vec<Bucket> = Vec::new();
         let mut closed: Vec<Bucket> = Vec::new();
-        for (parameter, spec) in trainable.iter().enumerate().rev() {
-            let position = open.iter().position(|bucket| bucket.dtype == spec.dtype);
-            let mut bucket = match position {
-                Some(position) => open.remove(position),
+        let mut position = vec![0; trainable.len()];
+        for (place, &parameter) in arrival.iter().enumerate() {
+            let Some(spec) = trainable.get(parameter) else { continue };
+            position[parameter] = place;
+            let same_type = open.iter().position(|bucket| bucket.dtype == spec.dtype);
+            let mut bucket = match same_type {
+                Some(index) => open.remove(index),
                 None => Bucket { dtype: spec.dtype, segments: Vec::new() },
             };
             let start = bucket.num_elements();
@@ -75,7 +83,7 @@ impl BucketLayout {
         closed.extend(open);
         // A bucket can leave when its last gradient is there: order by that.
         closed.sort_by_key(|bucket| {
-            std::cmp::Reverse(bucket.segments.last().map_or(0, |segment| segment.parameter))
+            bucket.segments.last().map_or(0, |segment| position[segment.parameter])
         });
         let mut places = vec![(0, 0); trainable.len()];
         for (b, bucket) in closed.iter().enumerate() {
@@ -89,6 +97,12 @@ impl BucketLayout {
     /// The buckets.
     pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
+    }
+
+    /// Every segment with the index of its bucket.
+    pub fn segments(&self) -> impl Iterator<Item = (usize, &Segment)> {
+        let buckets = self.buckets.iter().enumerate();
+        buckets.flat_map(|(index, bucket)| bucket.segments.iter().map(move |part| (index, part)))
     }
 
     /// Bucket and segment of a trainable parameter.
@@ -114,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn buckets_fill_in_reverse_and_close_at_their_capacity() {
+    fn buckets_fill_in_order_of_arrival_and_close_at_their_capacity() {
         let quarter = 64 * 1024; // elements of f32 in 0.25 MiB
         let specs: Vec<_> = (0..6).map(|k| spec(&format!("p{k}"), quarter, DType::F32)).collect();
-        let layout = BucketLayout::new(&specs, 0.5, 0.75);
+        let layout = BucketLayout::new(&specs, &[5, 4, 3, 2, 1, 0], 0.5, 0.75);
         let paths: Vec<Vec<&str>> = layout
             .buckets()
             .iter()
@@ -129,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_arrival_decides_whatever_the_order_of_fields() {
+        let specs: Vec<_> = (0..4).map(|k| spec(&format!("p{k}"), 1 << 18, DType::F32)).collect();
+        let layout = BucketLayout::new(&specs, &[1, 3, 0, 2], 1.0, 2.0);
+        let parameters: Vec<Vec<usize>> = layout
+            .buckets()
+            .iter()
+            .map(|bucket| bucket.segments.iter().map(|segment| segment.parameter).collect())
+            .collect();
+        assert_eq!(parameters, [vec![1], vec![3, 0], vec![2]]);
+        assert_eq!(layout.place(0), Some((1, 1)));
+    }
+
+    #[test]
     fn element_types_do_not_mix_and_a_large_parameter_stands_alone() {
         let specs = [
             spec("a", 10, DType::F32),
@@ -136,7 +163,7 @@ mod tests {
             spec("c", 1 << 20, DType::F32),
             spec("d", 10, DType::F64),
         ];
-        let layout = BucketLayout::new(&specs, 1.0, 25.0);
+        let layout = BucketLayout::new(&specs, &[3, 2, 1, 0], 1.0, 25.0);
         for bucket in layout.buckets() {
             assert!(bucket.segments.iter().all(|s| specs[s.parameter].dtype == bucket.dtype));
         }

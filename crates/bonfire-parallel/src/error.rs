@@ -25,16 +25,60 @@ pub enum ParallelError {
          (Device::flex().autodiff()) and leave at least one parameter unfrozen"
     )]
     NothingToTrain,
-    /// Happens when a parameter took no part in a window's losses.
+    /// Happens when a parameter took no part in a window's losses; the same on every rank.
     #[error(
-        "rank {rank}: no gradient for {}; use every parameter in the loss, freeze it, or set \
-         find_unused_parameters = true", quoted(.parameters)
+        "no gradient for {}; use every parameter in the loss, freeze it, or set \
+         find_unused_parameters = true", unused(.ranks)
     )]
     UnusedParameters {
-        /// The rank that lacks the gradients.
+        /// The ranks that lack gradients, with the paths of the parameters.
+        ranks: Vec<(usize, Vec<String>)>,
+    },
+    /// Happens when a parameter gets a gradient that it did not have in the first window, although
+    /// `static_graph` promised that the same parameters are used in all of them.
+    #[error(
+        "rank {rank}: \"{path}\" has a gradient now and had none in the first step; \
+         set static_graph = false and find_unused_parameters = true"
+    )]
+    GraphChanged {
+        /// This rank.
         rank: usize,
-        /// Paths of the parameters.
-        parameters: Vec<String>,
+        /// The parameter.
+        path: String,
+    },
+    /// Happens when the replicas of two ranks have drifted apart; the same on every rank.
+    #[error(
+        "step {step}: \"{path}\" of rank {rank} differs from rank 0's; something changed it on some \
+         ranks only (a random number, an update outside of step), or a device computed wrongly"
+    )]
+    ReplicasDiffer {
+        /// Steps taken.
+        step: u64,
+        /// First rank that differs.
+        rank: usize,
+        /// First parameter that differs, in visiting order.
+        path: String,
+    },
+    /// Happens when a communication hook's setting is impossible.
+    #[error("communication hook setting {name} = {value} is impossible: {reason}")]
+    HookSetting {
+        /// Its name.
+        name: &'static str,
+        /// The value given.
+        value: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Happens when settings of [`DataParallelConfig`](crate::DataParallelConfig) are impossible or
+    /// exclude each other.
+    #[error("{name} = {value}: {reason}")]
+    Setting {
+        /// Name of the setting.
+        name: &'static str,
+        /// The value given.
+        value: String,
+        /// What is wrong with it, and what to do.
+        reason: &'static str,
     },
     /// Happens when `step` is called without a backward pass.
     #[error("rank {rank}: no backward pass since the last step; call backward first")]
@@ -82,6 +126,23 @@ impl From<StateError> for ParallelError {
     fn from(error: StateError) -> Self {
         Self::Tensor(error.into())
     }
+}
+
+fn unused(ranks: &[(usize, Vec<String>)]) -> String {
+    // Most often all ranks lack the same.
+    let mut groups: Vec<(Vec<usize>, &[String])> = Vec::new();
+    for (rank, paths) in ranks {
+        match groups.iter_mut().find(|(_, other)| other == paths) {
+            Some((same, _)) => same.push(*rank),
+            None => groups.push((vec![*rank], paths)),
+        }
+    }
+    let described = groups.iter().map(|(ranks, paths)| {
+        let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+        format!("{} on {word} {}", quoted(paths), names.join(", "))
+    });
+    described.collect::<Vec<_>>().join("; ")
 }
 
 fn quoted(paths: &[String]) -> String {

@@ -9,14 +9,20 @@ mod bucket;
 mod config;
 mod data_parallel;
 mod error;
+mod exchange;
+pub mod hooks;
+mod local_sgd;
 pub mod optimizer;
 mod reducer;
+mod shard;
 
 pub use bucket::{BucketLayout, Segment};
-pub use config::{DataParallelConfig, GradientReduction, LossReduction};
-pub use data_parallel::{DataParallel, StepReport};
+pub use config::{DataParallelConfig, GradientReduction, Join, LossReduction, ZeroStage};
+pub use data_parallel::{DataParallel, MemoryUse, StepReport};
 pub use error::ParallelError;
+pub use hooks::Compression;
+pub use local_sgd::{LocalSgd, OuterMomentum};
 pub use optimizer::{
-    AdamW, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Run, Sgd,
-    SgdConfig,
+    Adam, AdamConfig, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Run,
+    Sgd, SgdConfig,
 };

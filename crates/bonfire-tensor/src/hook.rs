@@ -75,26 +75,71 @@ impl Hook {
     }
 }
 
-/// Untracked one-element tensors, the k-th of which lies k + 1 levels deep in the graph.
+/// Untracked one-element tensors, the k-th of which lies k + 1 levels deep in the graph, and which
+/// of them lifts the hook of each parameter.
 ///
 /// Built once per model and shared by all its steps.
 ///
 /// INVARIANT: never shared by ranks that are threads of one process: sharing merges their graphs
 /// under one lock, and a collective inside one backward pass would block the others.
 #[derive(Clone, Debug)]
-pub struct Anchors(Vec<Tensor<1>>);
+pub struct Anchors {
+    levels: Vec<Tensor<1>>,
+    /// Level of each trainable parameter.
+    level_of: Vec<usize>,
+}
 
 impl Anchors {
-    /// Makes `count` anchors on `device`, which must have autodiff.
+    /// Makes anchors for `count` parameters on `device`, which must have autodiff. The parameters
+    /// are taken to be used in their visiting order.
     pub fn new(count: usize, device: &Device) -> Self {
         let mut anchor = Tensor::<1>::zeros([1], device);
-        let mut anchors = Vec::with_capacity(count);
+        let mut levels = Vec::with_capacity(count);
         for _ in 0..count {
             anchor = Tensor::from_dispatch(dispatch_deepen(anchor.into_dispatch()));
-            anchors.push(anchor.clone());
+            levels.push(anchor.clone());
         }
-        Self(anchors)
+        Self { levels, level_of: (0..count).collect() }
     }
+
+    /// Lifts the hooks by the order in which the forward pass uses the parameters.
+    ///
+    /// `order` holds each parameter's index once; what is no such order is ignored.
+    pub fn follow(&mut self, order: &[usize]) {
+        let mut level_of = vec![usize::MAX; self.levels.len()];
+        for (level, index) in order.iter().enumerate() {
+            if let Some(slot) = level_of.get_mut(*index) {
+                *slot = level;
+            }
+        }
+        if order.len() == level_of.len() && !level_of.contains(&usize::MAX) {
+            self.level_of = level_of;
+        }
+    }
+
+    /// The anchor of a parameter, or `None` for one that came after the anchors were made.
+    pub(crate) fn of(&self, index: usize) -> Option<&Tensor<1>> {
+        self.levels.get(*self.level_of.get(index)?)
+    }
+
+    pub(crate) fn at_level(&self, level: usize) -> Option<&Tensor<1>> {
+        self.levels.get(level)
+    }
+}
+
+/// Puts the hook of parameter `index` behind it.
+pub(crate) fn hooked<const D: usize>(
+    parameter: Tensor<D>,
+    anchor: Tensor<1>,
+    index: usize,
+    sink: &Arc<dyn GradientSink>,
+) -> Tensor<D> {
+    let hook = Hook { index, sink: sink.clone() };
+    Tensor::from_dispatch(dispatch_gradient_hook(
+        parameter.into_dispatch(),
+        anchor.into_dispatch(),
+        hook,
+    ))
 }
 
 /// Returns `model` with a hook behind every parameter that requires gradients.
@@ -125,15 +170,10 @@ impl ModuleMapper for HookMapper<'_> {
             return Param::from_mapped_value(id, tied.clone(), mapper);
         }
         let index = self.hooked.len();
-        let Some(anchor) = self.anchors.0.get(index) else {
+        let Some(anchor) = self.anchors.of(index) else {
             return Param::from_mapped_value(id, tensor, mapper);
         };
-        let hook = Hook { index, sink: self.sink.clone() };
-        let hooked = Tensor::<D>::from_dispatch(dispatch_gradient_hook(
-            tensor.into_dispatch(),
-            anchor.clone().into_dispatch(),
-            hook,
-        ));
+        let hooked = hooked(tensor, anchor.clone(), index, self.sink);
         self.hooked.insert(id, Box::new(hooked.clone()));
         Param::from_mapped_value(id, hooked, mapper)
     }

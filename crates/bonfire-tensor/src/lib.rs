@@ -2,6 +2,7 @@
 //!
 //! - [`hook`]: identity operations behind every parameter whose backward step hands the gradient
 //!   out *while* the backward pass goes on;
+//! - [`trace`]: the order in which a forward pass uses the parameters;
 //! - [`host`]: tensors as flat host memory and back, without copies where the memory allows it;
 //! - [`parameters`]: what a module is made of, by module path;
 //! - [`state`]: the [`Stateful`](state::Stateful) trait by which everything that a checkpoint holds
@@ -15,5 +16,6 @@ pub mod hook;
 pub mod host;
 pub mod parameters;
 pub mod state;
+pub mod trace;
 
 pub use error::TensorError;

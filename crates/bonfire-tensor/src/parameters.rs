@@ -357,6 +357,26 @@ impl<F: Fn(usize) -> Option<(Tensor<1>, Range<usize>)>> ModuleMapper for Setter<
     }
 }
 
+/// Lets the trainable parameters of a module go: each becomes a view of a single zero, of its shape,
+/// so that nobody but the caller holds their memory.
+pub fn hide_trainable<M: Module>(model: M) -> M {
+    model.map(&mut Hider)
+}
+
+struct Hider;
+
+impl ModuleMapper for Hider {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        let (id, old, mapper) = param.consume();
+        let options = (&old.device(), old.dtype());
+        let hidden = Tensor::<D>::zeros([1; D], options).expand(old.dims()).require_grad();
+        Param::from_mapped_value(id, hidden, mapper)
+    }
+}
+
 /// Fingerprint of the tensors of a state: xxh3 over name, shape, type and bytes, in path order.
 pub fn fingerprint(state: &State) -> u64 {
     let mut hasher = xxhash_rust::xxh3::Xxh3::new();

@@ -10,6 +10,7 @@ use crate::run::Run;
 use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
+use bonfire_tensor::parameters;
 use bonfire_tensor::state::{State, Stateful};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -53,7 +54,7 @@ impl<M: Learnable> Run<'_, M> {
             epochs: length.epochs(),
             steps_per_epoch: length.steps_per_epoch,
             total_steps: length.total_steps,
-            first_step: self.position.step,
+            first_step: self.first_step,
             num_parameters: self.parallel.specs().iter().map(|spec| spec.num_elements()).sum(),
         }
     }
@@ -112,7 +113,8 @@ impl<M: Learnable> Run<'_, M> {
         self.notify(|callback| callback.on_validation_start(epoch))?;
         self.parallel.synchronize_buffers()?;
         let context = StepContext { device: self.device.clone(), ..self.context(0) };
-        let metrics = evaluate(self.parallel.model(), valid, &self.control, &context)?;
+        let model = self.parallel.consensus()?;
+        let metrics = evaluate(&model, valid, &self.control, &context)?;
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
         self.valid_metrics = Some(metrics);
         Ok(())
@@ -149,10 +151,11 @@ impl<M: Learnable> Run<'_, M> {
             return Ok(place.clone());
         }
         self.parallel.synchronize_buffers()?;
+        let state = self.state()?;
         let control = self.control.clone();
         let mut place = None;
         rank_zero_tells(&control, || {
-            let checkpoint = Checkpoint { manifest: self.manifest(), state: self.state()? };
+            let checkpoint = Checkpoint { manifest: self.manifest(), state };
             let keep_last = self.config.checkpoint.keep_last;
             place = Some(checkpoint::save(&folder, checkpoint, keep_last)?);
             Ok(Vec::new())
@@ -172,11 +175,21 @@ impl<M: Learnable> Run<'_, M> {
         }
     }
 
+    /// Everything that a continuation needs; on ranks other than 0 nothing of use.
+    ///
+    /// # Collective
+    /// All ranks: parts of it lie on all of them.
     fn state(&mut self) -> Result<State, TrainError> {
+        let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut()).state()?;
+        let exchange = self.parallel.exchange_state(self.optimizer.as_mut())?;
+        let model = self.parallel.consensus()?;
         let mut state = State::default();
-        state.insert_under(MODEL_PREFIX, self.parallel.state()?);
-        let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut());
-        state.insert_under("optimizer", optimizer.state()?);
+        if self.control.rank() > 0 {
+            return Ok(state);
+        }
+        state.insert_under(MODEL_PREFIX, parameters::read(&model, |_| true)?);
+        state.insert_under("optimizer", optimizer);
+        state.insert_under("exchange", exchange);
         state.insert_under("position", self.position.state()?);
         for callback in self.callbacks.iter_mut() {
             let name = format!("callback.{}", callback.name());
@@ -198,8 +211,8 @@ impl<M: Learnable> Run<'_, M> {
         let Checkpoint { manifest, mut state } = Checkpoint::from_bytes(&bytes)?;
         self.check_continuation(&manifest)?;
         self.parallel.load_state(state.take_under(MODEL_PREFIX))?;
-        let mut optimizer = self.parallel.optimizer_state(self.optimizer.as_mut());
-        optimizer.load_state(state.take_under("optimizer"))?;
+        let (exchange, optimizer) = (state.take_under("exchange"), state.take_under("optimizer"));
+        self.parallel.load_exchange_state(exchange, self.optimizer.as_mut(), optimizer)?;
         self.position.load_state(state.take_under("position"))?;
         for callback in self.callbacks.iter_mut() {
             let part = state.take_under(&format!("callback.{}", callback.name()));
@@ -232,11 +245,14 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn finish(mut self) -> Result<FitReport<M>, TrainError> {
         let checkpoint = self.save_checkpoint()?;
         self.parallel.synchronize_buffers()?;
+        self.parallel.agree()?;
         let parameters_xxh3 = self.parallel.fingerprint()?;
         check_fingerprints(&self.control, parameters_xxh3)?;
         self.notify(|callback| callback.on_fit_end())?;
         // No rank reports success before all of them have come this far.
         self.control.barrier()?;
+        let bytes_sent = self.parallel.bytes_sent();
+        let steps = self.position.step.saturating_sub(self.first_step).max(1);
         Ok(FitReport {
             model: self.parallel.model().clone(),
             world_size: self.control.world_size(),
@@ -247,6 +263,9 @@ impl<M: Learnable> Run<'_, M> {
             valid: self.valid_metrics,
             first_step_at: self.first_step_at,
             time_share: self.times.share(),
+            bytes_sent,
+            bytes_sent_per_step: bytes_sent as f64 / steps as f64,
+            memory: self.parallel.memory(self.optimizer.as_ref()),
             parameters_xxh3,
             stopped: self.stopped,
             checkpoint,

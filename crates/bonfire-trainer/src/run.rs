@@ -26,6 +26,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) schedule: Schedule,
     pub(crate) device: Device,
     pub(crate) position: Position,
+    /// Steps taken before this call of `fit`.
+    pub(crate) first_step: u64,
     pub(crate) times: StepTimes,
     pub(crate) local: LocalMetrics,
     pub(crate) pending: Option<Pending>,

@@ -45,10 +45,27 @@ pub struct Summary {
     pub seconds_to_first_step: Option<f64>,
     /// Where rank 0's training time went.
     pub time_share: TimeShare,
+    /// Payload bytes that rank 0 has sent for gradients and parameters.
+    pub bytes_sent: u64,
+    /// The same for each optimizer step.
+    pub bytes_sent_per_step: f64,
+    /// Bytes of parameters, gradient buckets and optimizer state on rank 0.
+    pub memory_bytes: MemoryBytes,
     /// Fingerprint of the final parameters in path order, in hexadecimal.
     pub parameters_xxh3: String,
     /// Whether the run was stopped before its end.
     pub stopped: bool,
+}
+
+/// Bytes that a rank holds from one step to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MemoryBytes {
+    /// Trainable parameters.
+    pub parameters: usize,
+    /// Gradient buckets.
+    pub gradients: usize,
+    /// State of the optimizer.
+    pub optimizer: usize,
 }
 
 impl Summary {
@@ -65,6 +82,13 @@ impl Summary {
             images_per_s: report.samples_per_second,
             seconds_to_first_step,
             time_share: report.time_share,
+            bytes_sent: report.bytes_sent,
+            bytes_sent_per_step: report.bytes_sent_per_step,
+            memory_bytes: MemoryBytes {
+                parameters: report.memory.parameters,
+                gradients: report.memory.gradients,
+                optimizer: report.memory.optimizer,
+            },
             parameters_xxh3: format!("{:016x}", report.parameters_xxh3),
             stopped: report.stopped,
         }

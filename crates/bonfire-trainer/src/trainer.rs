@@ -8,7 +8,7 @@ use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfi
 use crate::{agreement, optimizer};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
-use bonfire_parallel::{DataParallel, GradientReduction};
+use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -47,6 +47,12 @@ pub struct FitReport<M> {
     pub first_step_at: Option<SystemTime>,
     /// Where this rank's training time went.
     pub time_share: TimeShare,
+    /// Payload bytes that this rank has sent for gradients and parameters in this call.
+    pub bytes_sent: u64,
+    /// The same for each optimizer step.
+    pub bytes_sent_per_step: f64,
+    /// Bytes of parameters, gradients and optimizer state on this rank.
+    pub memory: MemoryUse,
     /// Fingerprint of the parameters in path order.
     pub parameters_xxh3: u64,
     /// Whether the run was stopped before its end.
@@ -108,6 +114,7 @@ impl Trainer {
         let entries = self.check_agreement(train, valid)?;
         let mut run = self.start(model, train, entries)?;
         run.resume()?;
+        run.first_step = run.position.step;
         let end = Length::of(run.config, train, run.shard());
         let fit = run.fit_start(end);
         run.notify(|callback| callback.on_fit_start(&fit))?;
@@ -190,6 +197,7 @@ impl Trainer {
             parallel,
             device,
             position: Position::default(),
+            first_step: 0,
             times: StepTimes::default(),
             local: LocalMetrics::default(),
             pending: None,
@@ -218,7 +226,10 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::Comm(_)
             | TrainError::Parallel(ParallelError::ModelsDiffer { .. })
             | TrainError::Parallel(ParallelError::NothingToTrain)
+            | TrainError::Parallel(ParallelError::Setting { .. })
+            | TrainError::Parallel(ParallelError::HookSetting { .. })
             | TrainError::Parallel(ParallelError::UnusedParameters { .. })
+            | TrainError::Parallel(ParallelError::ReplicasDiffer { .. })
             | TrainError::Parallel(ParallelError::Comm(_))
     )
 }

@@ -1,7 +1,7 @@
 use crate::config::{
     Budget, CheckpointPlan, OptimizerPlan, Plan, Schedule, ScheduleKind, SchedulePlan,
 };
-use bonfire_parallel::{DataParallelConfig, GradientReduction};
+use bonfire_parallel::DataParallelConfig;
 use std::path::PathBuf;
 
 /// What [`Trainer`](crate::Trainer) needs to know, made in code or from a recipe's
@@ -60,7 +60,6 @@ impl TrainerConfig {
 
     /// Takes everything from a recipe's plan.
     pub fn from_plan(plan: &Plan) -> Self {
-        const MIB: f64 = 1024.0 * 1024.0;
         Self {
             seed: plan.seed,
             budget: plan.train.budget,
@@ -68,13 +67,7 @@ impl TrainerConfig {
             log_every_n_steps: plan.train.log_every_n_steps,
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
             schedule: plan.schedule,
-            parallel: DataParallelConfig {
-                bucket_cap_mb: plan.distributed.bucket_cap_bytes as f64 / MIB,
-                first_bucket_mb: plan.distributed.first_bucket_bytes as f64 / MIB,
-                find_unused_parameters: plan.distributed.find_unused_parameters,
-                broadcast_buffers: plan.distributed.broadcast_buffers,
-                reduction: GradientReduction::default(),
-            },
+            parallel: plan.distributed.parallel(),
             checkpoint: plan.checkpoint,
             agreement: plan.agreement_entries(),
             ..Self::new(plan.optimizer)

@@ -112,6 +112,13 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
         Ok(Tensor::cat(parts, 0))
     }
 
+    fn reset(&mut self) {
+        self.states.clear();
+        self.segments.clear();
+        self.restored.clear();
+        self.restored_scalars.clear();
+    }
+
     fn slots(&self, bucket: usize) -> Vec<String> {
         if let Some(restored) = self.restored.get(&bucket) {
             return restored.keys().cloned().collect();

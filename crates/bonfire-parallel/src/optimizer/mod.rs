@@ -1,16 +1,16 @@
 //! Optimizers over flat buckets.
 //!
 //! An optimizer sees a bucket as one flat run of parameters and one of gradients, and does not know
-//! the model. [`Sgd`] and [`AdamW`] follow PyTorch to the last bit of their scalars (hyperparameters
+//! the model. [`Sgd`] and [`Adam`] follow PyTorch to the last bit of their scalars (hyperparameters
 //! are f64); [`BurnOptimizer`] makes any optimizer of `burn::optim` usable.
 
-mod adamw;
+mod adam;
 mod burn_adapter;
 mod kernel;
 mod sgd;
 mod slots;
 
-pub use adamw::{AdamW, AdamWConfig};
+pub use adam::{Adam, AdamConfig, AdamWConfig};
 pub use burn_adapter::BurnOptimizer;
 pub use sgd::{Sgd, SgdConfig};
 pub use slots::OptimizerState;
@@ -79,6 +79,9 @@ pub trait FlatOptimizer: Send {
     /// # Errors
     /// When a device fails.
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError>;
+
+    /// Forgets everything: the buckets are about to change, or a state to be restored.
+    fn reset(&mut self);
 
     /// Names of the slots that a bucket has now.
     fn slots(&self, bucket: usize) -> Vec<String>;

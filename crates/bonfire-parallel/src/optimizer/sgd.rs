@@ -108,6 +108,11 @@ impl FlatOptimizer for Sgd {
         Ok(parameters)
     }
 
+    fn reset(&mut self) {
+        self.momentum.clear();
+        self.started.clear();
+    }
+
     fn slots(&self, bucket: usize) -> Vec<String> {
         self.momentum.get(&bucket).map(|_| MOMENTUM.to_string()).into_iter().collect()
     }

@@ -2,13 +2,16 @@
 
 use super::FlatOptimizer;
 use crate::ParallelError;
-use crate::bucket::BucketLayout;
-use bonfire_comm::HostBuffer;
+use crate::bucket::{BucketLayout, Segment};
+use crate::exchange::copy_of;
+use crate::shard::{Piece, Sharding};
+use bonfire_comm::{HostBuffer, ProcessGroup};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::host::{flat_from_host, to_host};
-use bonfire_tensor::state::{HostTensor, State, StateError, Stateful};
+use bonfire_tensor::state::{HostTensor, State, StateError, Stateful, gather_states};
 use burn::tensor::Device;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Separates a slot's name from the path of its parameter.
 const SEPARATOR: char = '/';
@@ -20,6 +23,8 @@ pub struct OptimizerState<'a> {
     /// Elements of each bucket, padding included.
     lens: Vec<usize>,
     device: Device,
+    /// How buckets are cut, and the ranks that have the parts.
+    parts: Option<(Sharding, ProcessGroup)>,
 }
 
 impl<'a> OptimizerState<'a> {
@@ -28,27 +33,79 @@ impl<'a> OptimizerState<'a> {
         layout: BucketLayout,
         lens: Vec<usize>,
         device: Device,
+        parts: Option<(Sharding, ProcessGroup)>,
     ) -> Self {
-        Self { optimizer, layout, lens, device }
+        Self { optimizer, layout, lens, device, parts }
     }
-}
 
-impl Stateful for OptimizerState<'_> {
-    fn state(&self) -> Result<State, TensorError> {
+    /// What this rank has: whole slots, or pieces of them.
+    fn own(&self) -> Result<State, TensorError> {
         let mut state = State::default();
         for (index, bucket) in self.layout.buckets().iter().enumerate() {
             for slot in self.optimizer.slots(index) {
                 let Some(flat) = self.optimizer.slot(index, &slot) else { continue };
-                for segment in &bucket.segments {
-                    let data = to_host(flat.clone().slice(segment.range.clone()))?;
+                let mut add = |segment: &Segment, range: Range<usize>, shape: Vec<usize>| {
+                    let data = to_host(flat.clone().slice(range))?;
                     let name = format!("{slot}{SEPARATOR}{}", segment.path);
-                    let shape = segment.shape.clone();
                     state.tensors.insert(name, HostTensor { shape, data });
+                    Ok::<(), TensorError>(())
+                };
+                match &self.parts {
+                    None => bucket.segments.iter().try_for_each(|segment| {
+                        add(segment, segment.range.clone(), segment.shape.clone())
+                    })?,
+                    Some((sharding, _)) => {
+                        for piece in sharding.pieces(&bucket.segments, self.lens[index]) {
+                            let len = piece.range.len();
+                            add(piece.segment, piece.range, vec![len])?;
+                        }
+                    }
                 }
             }
         }
         state.scalars.extend(self.optimizer.scalars());
         Ok(state)
+    }
+
+    /// The whole slots of the pieces of all ranks.
+    fn joined(&self, sharding: Sharding, ranks: &[State]) -> State {
+        let mut state = State::default();
+        for (rank, own) in ranks.iter().enumerate() {
+            let sharding = sharding.of_rank(rank);
+            for (index, bucket) in self.layout.buckets().iter().enumerate() {
+                for piece in sharding.pieces(&bucket.segments, self.lens[index]) {
+                    take_piece(&mut state, own, &piece);
+                }
+            }
+        }
+        state
+    }
+}
+
+/// Puts one rank's piece of a parameter's slots into the whole, and its scalars.
+fn take_piece(state: &mut State, own: &State, piece: &Piece<'_>) {
+    let belongs =
+        |name: &str| name.split_once(SEPARATOR).is_some_and(|(_, path)| path == piece.segment.path);
+    for (name, tensor) in own.tensors.iter().filter(|(name, _)| belongs(name)) {
+        let whole = state.tensors.entry(name.clone()).or_insert_with(|| HostTensor {
+            shape: piece.segment.shape.clone(),
+            data: HostBuffer::zeros(tensor.data.dtype(), piece.segment.range.len()),
+        });
+        let size = tensor.data.dtype().size_bytes();
+        let start = piece.skipped * size;
+        whole.data.as_bytes_mut()[start..start + tensor.data.as_bytes().len()]
+            .copy_from_slice(tensor.data.as_bytes());
+    }
+    let scalars = own.scalars.iter().filter(|(name, _)| belongs(name));
+    state.scalars.extend(scalars.map(|(name, value)| (name.clone(), value.clone())));
+}
+
+impl Stateful for OptimizerState<'_> {
+    fn state(&self) -> Result<State, TensorError> {
+        let own = self.own()?;
+        let Some((sharding, group)) = &self.parts else { return Ok(own) };
+        let ranks = gather_states(group, own)?;
+        Ok(self.joined(*sharding, &ranks))
     }
 
     fn load_state(&mut self, mut state: State) -> Result<(), TensorError> {
@@ -66,6 +123,9 @@ impl Stateful for OptimizerState<'_> {
                     let part = state.take_tensor(&name, &segment.shape, bucket.dtype)?;
                     flat.as_bytes_mut()[segment.range.start * size..segment.range.end * size]
                         .copy_from_slice(part.as_bytes());
+                }
+                if let Some((sharding, _)) = &self.parts {
+                    flat = copy_of(&flat, sharding.range(flat.len()));
                 }
                 self.optimizer.set_slot(index, slot, flat_from_host(flat, &self.device));
             }

@@ -18,6 +18,7 @@
 
 mod agreement;
 mod choice;
+mod distributed;
 mod error;
 mod optimizer;
 mod overrides;
@@ -32,16 +33,17 @@ mod suggest;
 #[cfg(test)]
 mod tests;
 
+pub use distributed::{
+    AlgorithmKind, CompressionKind, DistributedPlan, DistributedSection, EngineKind,
+    LocalSgdSection, TransportKind,
+};
 pub use error::{ConfigError, Problem};
 pub use optimizer::OptimizerPlan;
-pub use plan::{
-    Budget, CheckpointPlan, DataPlan, DistributedPlan, LogPlan, ModelPlan, Plan, TrainPlan,
-};
+pub use plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 pub use run_config::RunConfig;
 pub use schedule::{Schedule, SchedulePlan};
 pub use sections::{
-    AlgorithmKind, CheckpointSection, ClipSection, DataKind, DataSection, DistributedSection,
-    EngineKind, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
-    PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection, TrainSection,
-    TransformsSection, TransportKind,
+    CheckpointSection, ClipSection, DataKind, DataSection, LogSection, ModelSection, Normalize,
+    OptimizerKind, OptimizerSection, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind,
+    ScheduleSection, TrainSection, TransformsSection,
 };

@@ -20,6 +20,17 @@ pub enum OptimizerPlan {
         /// Nesterov momentum.
         nesterov: bool,
     },
+    /// Adam with weight decay as an L2 penalty, as `torch.optim.Adam`.
+    Adam {
+        /// Learning rate before the schedule; 0 or more.
+        lr: f64,
+        /// Decay rates of the running averages of the gradient and its square, each in [0, 1).
+        betas: [f64; 2],
+        /// Term added to the denominator; 0 or more.
+        eps: f64,
+        /// L2 penalty; 0 or more.
+        weight_decay: f64,
+    },
     /// Adam with decoupled weight decay, as `torch.optim.AdamW`.
     AdamW {
         /// Learning rate before the schedule; 0 or more.
@@ -37,7 +48,15 @@ impl OptimizerPlan {
     /// Returns the learning rate before the schedule.
     pub fn lr(&self) -> f64 {
         match *self {
-            Self::Sgd { lr, .. } | Self::AdamW { lr, .. } => lr,
+            Self::Sgd { lr, .. } | Self::Adam { lr, .. } | Self::AdamW { lr, .. } => lr,
+        }
+    }
+
+    fn kind(self) -> OptimizerKind {
+        match self {
+            Self::Sgd { .. } => OptimizerKind::Sgd,
+            Self::Adam { .. } => OptimizerKind::Adam,
+            Self::AdamW { .. } => OptimizerKind::AdamW,
         }
     }
 
@@ -53,8 +72,9 @@ impl OptimizerPlan {
                 nesterov: Some(nesterov),
                 ..OptimizerSection::default()
             },
-            Self::AdamW { lr, betas, eps, weight_decay } => OptimizerSection {
-                kind: Some(OptimizerKind::AdamW),
+            Self::Adam { lr, betas, eps, weight_decay }
+            | Self::AdamW { lr, betas, eps, weight_decay } => OptimizerSection {
+                kind: Some(self.kind()),
                 lr: Some(lr),
                 betas: Some(betas),
                 eps: Some(eps),
@@ -68,13 +88,20 @@ impl OptimizerPlan {
 /// Fills in PyTorch's defaults and checks its limits.
 pub(super) fn resolve(section: &OptimizerSection, resolver: &mut Resolver<'_>) -> OptimizerPlan {
     let Some(kind) = section.kind else {
-        resolver.missing("optimizer.kind", "\"sgd\" or \"adamw\"");
+        resolver.missing("optimizer.kind", "\"sgd\", \"adam\" or \"adamw\"");
         return sgd(section, resolver);
     };
     reject_foreign(section, kind, resolver);
     match kind {
         OptimizerKind::Sgd => sgd(section, resolver),
-        OptimizerKind::AdamW => adamw(section, resolver),
+        OptimizerKind::Adam => {
+            let (lr, betas, eps, weight_decay) = adam(section, 0.0, resolver);
+            OptimizerPlan::Adam { lr, betas, eps, weight_decay }
+        }
+        OptimizerKind::AdamW => {
+            let (lr, betas, eps, weight_decay) = adam(section, 0.01, resolver);
+            OptimizerPlan::AdamW { lr, betas, eps, weight_decay }
+        }
     }
 }
 
@@ -96,34 +123,37 @@ fn sgd(section: &OptimizerSection, resolver: &mut Resolver<'_>) -> OptimizerPlan
     OptimizerPlan::Sgd { lr, momentum, dampening, weight_decay, nesterov }
 }
 
-fn adamw(section: &OptimizerSection, resolver: &mut Resolver<'_>) -> OptimizerPlan {
+/// Learning rate, betas, eps and weight decay.
+fn adam(
+    section: &OptimizerSection,
+    weight_decay: f64,
+    resolver: &mut Resolver<'_>,
+) -> (f64, [f64; 2], f64, f64) {
     let betas = section.betas.unwrap_or([0.9, 0.999]);
     for (index, beta) in betas.into_iter().enumerate() {
         let key = format!("optimizer.betas[{index}]");
         let ok = (0.0..1.0).contains(&beta);
         resolver.check(&key, beta, ok, "must be 0 or more and below 1");
     }
-    let weight_decay = section.weight_decay.unwrap_or(0.01);
-    OptimizerPlan::AdamW {
-        lr: resolver.zero_or_more("optimizer.lr", section.lr.unwrap_or(1e-3)),
-        betas,
-        eps: resolver.zero_or_more("optimizer.eps", section.eps.unwrap_or(1e-8)),
-        weight_decay: resolver.zero_or_more("optimizer.weight_decay", weight_decay),
-    }
+    let lr = resolver.zero_or_more("optimizer.lr", section.lr.unwrap_or(1e-3));
+    let eps = resolver.zero_or_more("optimizer.eps", section.eps.unwrap_or(1e-8));
+    let weight_decay = section.weight_decay.unwrap_or(weight_decay);
+    (lr, betas, eps, resolver.zero_or_more("optimizer.weight_decay", weight_decay))
 }
 
 /// Rejects keys that only another kind of optimizer reads.
 fn reject_foreign(section: &OptimizerSection, kind: OptimizerKind, resolver: &mut Resolver<'_>) {
+    let sgd = kind == OptimizerKind::Sgd;
     let owned = [
-        ("momentum", section.momentum.is_some(), OptimizerKind::Sgd),
-        ("dampening", section.dampening.is_some(), OptimizerKind::Sgd),
-        ("nesterov", section.nesterov.is_some(), OptimizerKind::Sgd),
-        ("betas", section.betas.is_some(), OptimizerKind::AdamW),
-        ("eps", section.eps.is_some(), OptimizerKind::AdamW),
+        ("momentum", section.momentum.is_some() && !sgd, "\"sgd\""),
+        ("dampening", section.dampening.is_some() && !sgd, "\"sgd\""),
+        ("nesterov", section.nesterov.is_some() && !sgd, "\"sgd\""),
+        ("betas", section.betas.is_some() && sgd, "\"adam\" and \"adamw\""),
+        ("eps", section.eps.is_some() && sgd, "\"adam\" and \"adamw\""),
     ];
-    for (key, _, owner) in owned.iter().filter(|(_, set, owner)| *set && *owner != kind) {
+    for (key, _, owners) in owned.iter().filter(|(_, foreign, _)| *foreign) {
         let key = format!("optimizer.{key}");
-        let message = format!("{key} is a key of kind \"{owner}\", not of \"{kind}\"; remove it");
+        let message = format!("{key} is a key of kind {owners}, not of \"{kind}\"; remove it");
         resolver.reject(&key, message);
     }
 }

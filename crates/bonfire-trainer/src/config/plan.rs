@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::distributed::DistributedPlan;
 use super::error::ConfigError;
 use super::optimizer::OptimizerPlan;
-use super::resolve::MIB;
 use super::run_config::RunConfig;
 use super::schedule::{Schedule, SchedulePlan};
 use super::sections::{
-    AlgorithmKind, CheckpointSection, DataKind, DataSection, DistributedSection, EngineKind,
-    LogSection, ModelSection, Normalize, PrecisionMode, PrecisionSection, TrainSection,
-    TransportKind,
+    CheckpointSection, DataKind, DataSection, LogSection, ModelSection, Normalize, PrecisionMode,
+    PrecisionSection, TrainSection,
 };
 
 /// A run's configuration with nothing left undecided; made by [`Plan::resolve`].
@@ -94,27 +93,6 @@ pub struct TrainPlan {
     pub check_val_every_n_epochs: u64,
 }
 
-/// How ranks talk to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DistributedPlan {
-    /// Engine that carries the collectives.
-    pub engine: EngineKind,
-    /// How `host` and `local` carry collectives out.
-    pub algorithm: AlgorithmKind,
-    /// How `host` reaches ranks of the same machine; `None` = as the environment says.
-    pub transport: Option<TransportKind>,
-    /// Deadline of a collective.
-    pub timeout: Duration,
-    /// Size of a gradient bucket.
-    pub bucket_cap_bytes: usize,
-    /// Size of the first gradient bucket.
-    pub first_bucket_bytes: usize,
-    /// Whether a parameter may have no gradient in a step.
-    pub find_unused_parameters: bool,
-    /// Whether buffers are sent from rank 0 before each step.
-    pub broadcast_buffers: bool,
-}
-
 /// When to save and how much to keep. The end of a run and an interrupt always save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointPlan {
@@ -177,7 +155,7 @@ impl Plan {
             optimizer: self.optimizer.to_section(),
             schedule: self.schedule.to_section(),
             precision: PrecisionSection { mode: Some(self.precision) },
-            distributed: self.distributed_section(),
+            distributed: self.distributed.to_section(),
             checkpoint: CheckpointSection {
                 every_n_steps: self.checkpoint.every_n_steps,
                 every_n_epochs: Some(self.checkpoint.every_n_epochs),
@@ -223,20 +201,6 @@ impl Plan {
             accumulate_grad_batches: Some(self.train.accumulate_grad_batches),
             log_every_n_steps: Some(self.train.log_every_n_steps),
             check_val_every_n_epochs: Some(self.train.check_val_every_n_epochs),
-        }
-    }
-
-    fn distributed_section(&self) -> DistributedSection {
-        let distributed = &self.distributed;
-        DistributedSection {
-            engine: Some(distributed.engine),
-            algorithm: Some(distributed.algorithm),
-            transport: distributed.transport,
-            timeout_s: Some(distributed.timeout.as_secs_f64()),
-            bucket_cap_mb: Some(distributed.bucket_cap_bytes as f64 / MIB),
-            first_bucket_mb: Some(distributed.first_bucket_bytes as f64 / MIB),
-            find_unused_parameters: Some(distributed.find_unused_parameters),
-            broadcast_buffers: Some(distributed.broadcast_buffers),
         }
     }
 }

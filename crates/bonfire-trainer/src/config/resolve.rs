@@ -4,14 +4,13 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::distributed;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
-use super::plan::{
-    Budget, CheckpointPlan, DataPlan, DistributedPlan, LogPlan, ModelPlan, Plan, TrainPlan,
-};
+use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan};
-use super::sections::{AlgorithmKind, DataKind, EngineKind, Normalize, PrecisionMode};
+use super::sections::{DataKind, Normalize, PrecisionMode};
 use super::source::Source;
 
 /// Bytes of a MiB, the unit of bucket sizes.
@@ -44,14 +43,15 @@ impl Resolver<'_> {
         let model = self.model(config);
         let train = self.train(config);
         let optimizer = optimizer::resolve(&config.optimizer, self);
+        let seed = self.seed(config);
         Plan {
             name: self.name(config, &model.kind),
-            seed: self.seed(config),
+            seed,
             world_size,
             data: self.data(config, world_size.max(1), train.accumulate_grad_batches),
             schedule: self.schedule(config, optimizer.lr(), train.budget),
             precision: config.precision.mode.unwrap_or(PrecisionMode::F32),
-            distributed: self.distributed(config),
+            distributed: distributed::resolve(&config.distributed, seed, self),
             checkpoint: self.checkpoint(config),
             log: LogPlan {
                 interval: self.seconds("log.interval_s", config.log.interval_s.unwrap_or(5.0)),
@@ -165,24 +165,6 @@ impl Resolver<'_> {
         plan
     }
 
-    fn distributed(&mut self, config: &RunConfig) -> DistributedPlan {
-        let distributed = &config.distributed;
-        DistributedPlan {
-            engine: distributed.engine.unwrap_or(EngineKind::Auto),
-            algorithm: distributed.algorithm.unwrap_or(AlgorithmKind::Auto),
-            transport: distributed.transport,
-            timeout: self.seconds("distributed.timeout_s", distributed.timeout_s.unwrap_or(600.0)),
-            bucket_cap_bytes: self
-                .mebibytes("distributed.bucket_cap_mb", distributed.bucket_cap_mb.unwrap_or(25.0)),
-            first_bucket_bytes: self.mebibytes(
-                "distributed.first_bucket_mb",
-                distributed.first_bucket_mb.unwrap_or(1.0),
-            ),
-            find_unused_parameters: distributed.find_unused_parameters.unwrap_or(false),
-            broadcast_buffers: distributed.broadcast_buffers.unwrap_or(true),
-        }
-    }
-
     fn checkpoint(&mut self, config: &RunConfig) -> CheckpointPlan {
         let checkpoint = &config.checkpoint;
         if checkpoint.every_n_steps == Some(0) {
@@ -244,7 +226,7 @@ impl Resolver<'_> {
         self.reject(one, message);
     }
 
-    fn seconds(&mut self, key: &str, value: f64) -> Duration {
+    pub(super) fn seconds(&mut self, key: &str, value: f64) -> Duration {
         match Duration::try_from_secs_f64(value) {
             Ok(duration) if !duration.is_zero() => duration,
             _ => {
@@ -254,7 +236,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn mebibytes(&mut self, key: &str, value: f64) -> usize {
+    pub(super) fn mebibytes(&mut self, key: &str, value: f64) -> usize {
         let bytes = value * MIB;
         let ok = (1.0..=MIB * MIB).contains(&bytes);
         self.check(key, value, ok, "must be a size in MiB above 0");

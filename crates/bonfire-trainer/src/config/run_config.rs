@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 use toml::de::DeTable;
 
+use super::distributed::DistributedSection;
 use super::error::{ConfigError, Problem};
 use super::overrides;
 use super::plan::Plan;
 use super::sections::{
-    CheckpointSection, ClipSection, DataSection, DistributedSection, LogSection, ModelSection,
-    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    CheckpointSection, ClipSection, DataSection, LogSection, ModelSection, OptimizerSection,
+    PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
 };
 use super::source::{Source, line_at};
 use super::strict::Reader;

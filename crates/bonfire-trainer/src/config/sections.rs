@@ -19,6 +19,8 @@ choice! {
     OptimizerKind {
         /// Stochastic gradient descent with momentum.
         Sgd = "sgd",
+        /// Adam with weight decay as an L2 penalty.
+        Adam = "adam",
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
     }
@@ -41,84 +43,6 @@ choice! {
         F32 = "f32",
         /// 64-bit floats.
         F64 = "f64",
-    }
-}
-
-choice! {
-    /// Engine that carries the collectives.
-    EngineKind {
-        /// `nccl` on CUDA devices, `host` on the CPU.
-        Auto = "auto",
-        /// NVIDIA's library, between GPUs.
-        Nccl = "nccl",
-        /// Processes: shared memory within a machine, TCP between machines.
-        Host = "host",
-        /// Threads of one process.
-        Local = "local",
-        /// An MPI library; `mpirun` starts the ranks.
-        Mpi = "mpi",
-    }
-}
-
-choice! {
-    /// How the engines `host` and `local` carry collectives out.
-    AlgorithmKind {
-        /// By size and world, from a table measured at the start; never changes results.
-        Auto = "auto",
-        /// Around a ring.
-        Ring = "ring",
-        /// Along a binary tree.
-        Tree = "tree",
-        /// Along two binary trees, half of the data each.
-        DoubleTree = "double_tree",
-        /// Exchanges at distance 1, 2, 4, ...
-        RecursiveDoubling = "recursive_doubling",
-        /// Shared memory within each machine, a ring between machines.
-        Hierarchical = "hierarchical",
-    }
-}
-
-choice! {
-    /// How the engine `host` reaches ranks of the same machine.
-    TransportKind {
-        /// Shared memory within a machine, TCP between machines.
-        Auto = "auto",
-        /// TCP everywhere.
-        Tcp = "tcp",
-    }
-}
-
-impl From<EngineKind> for bonfire_comm::EngineKind {
-    fn from(kind: EngineKind) -> Self {
-        match kind {
-            EngineKind::Auto => Self::Auto,
-            EngineKind::Nccl => Self::Nccl,
-            EngineKind::Host => Self::Host,
-            EngineKind::Local => Self::Local,
-            EngineKind::Mpi => Self::Mpi,
-        }
-    }
-}
-
-impl From<AlgorithmKind> for bonfire_comm::Algorithm {
-    fn from(kind: AlgorithmKind) -> Self {
-        match kind {
-            AlgorithmKind::Auto => Self::Auto,
-            AlgorithmKind::Ring => Self::Ring,
-            AlgorithmKind::Tree => Self::Tree,
-            AlgorithmKind::DoubleTree => Self::DoubleTree,
-            AlgorithmKind::RecursiveDoubling => Self::RecursiveDoubling,
-            AlgorithmKind::Hierarchical => Self::Hierarchical,
-        }
-    }
-}
-
-impl From<TransportKind> for bonfire_comm::Transport {
-    fn from(kind: TransportKind) -> Self {
-        match kind {
-            TransportKind::Auto => Self::Auto,
-            TransportKind::Tcp => Self::Tcp,
-        }
     }
 }
 
@@ -200,7 +124,7 @@ pub struct TrainSection {
 /// `[optimizer]`: PyTorch's names and defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerSection {
-    /// Rule, `"sgd"` or `"adamw"`; required.
+    /// Rule, `"sgd"`, `"adam"` or `"adamw"`; required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<OptimizerKind>,
     /// Learning rate, before warm-up and schedule; default 0.001.
@@ -212,16 +136,17 @@ pub struct OptimizerSection {
     /// Dampening of the momentum (`sgd`); default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dampening: Option<f64>,
-    /// Weight decay: an L2 penalty for `sgd` (default 0), decoupled for `adamw` (default 0.01).
+    /// Weight decay: an L2 penalty for `sgd` and `adam` (default 0), decoupled for `adamw` (default
+    /// 0.01).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// Nesterov momentum (`sgd`); default false; needs momentum above 0 and dampening 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nesterov: Option<bool>,
-    /// Decay rates of the two running averages (`adamw`); default [0.9, 0.999].
+    /// Decay rates of the two running averages (`adam`, `adamw`); default [0.9, 0.999].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub betas: Option<[f64; 2]>,
-    /// Term added to the denominator (`adamw`); default 1e-8.
+    /// Term added to the denominator (`adam`, `adamw`); default 1e-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
 }
@@ -255,37 +180,6 @@ pub struct PrecisionSection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClipSection {}
-
-/// `[distributed]`: how ranks talk to each other.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DistributedSection {
-    /// Engine, `"auto"`, `"nccl"`, `"host"`, `"local"` or `"mpi"`; default `"auto"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub engine: Option<EngineKind>,
-    /// Algorithm of collectives, `"auto"`, `"ring"`, `"tree"`, `"double_tree"`,
-    /// `"recursive_doubling"` or `"hierarchical"`; default `"auto"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub algorithm: Option<AlgorithmKind>,
-    /// Transport within a machine, `"auto"` (shared memory) or `"tcp"`; default `"auto"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transport: Option<TransportKind>,
-    /// Deadline of a collective, in seconds; default 600.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout_s: Option<f64>,
-    /// Size of a gradient bucket, in MiB; default 25.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bucket_cap_mb: Option<f64>,
-    /// Size of the first gradient bucket, in MiB; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_bucket_mb: Option<f64>,
-    /// Accepts parameters without a gradient: they contribute zero; default false, which makes one
-    /// an error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub find_unused_parameters: Option<bool>,
-    /// Sends buffers (running statistics) from rank 0 before each step; default true.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub broadcast_buffers: Option<bool>,
-}
 
 /// `[checkpoint]`: when to save and how much to keep. The end of a run and an interrupt always
 /// save.

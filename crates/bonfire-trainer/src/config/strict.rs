@@ -7,10 +7,11 @@ use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
+use super::distributed::{DistributedSection, LocalSgdSection};
 use super::error::Problem;
 use super::sections::{
-    CheckpointSection, ClipSection, DataSection, DistributedSection, LogSection, ModelSection,
-    Normalize, OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    CheckpointSection, ClipSection, DataSection, LogSection, ModelSection, Normalize,
+    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
     TransformsSection,
 };
 use super::source::{Source, join};
@@ -139,6 +140,7 @@ const SECTIONS: &[(&str, Names)] = &[
     ("precision", field_names::<PrecisionSection>),
     ("clip", field_names::<ClipSection>),
     ("distributed", field_names::<DistributedSection>),
+    ("distributed.local_sgd", field_names::<LocalSgdSection>),
     ("checkpoint", field_names::<CheckpointSection>),
     ("log", field_names::<LogSection>),
     ("profile", field_names::<ProfileSection>),

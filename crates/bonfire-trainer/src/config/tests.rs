@@ -226,7 +226,7 @@ fn value_problems_name_key_value_and_remedy() {
         &["optimizer.nesterov=true", "optimizer.eps=1", "optimizer.lr=nan"],
         1,
         &[
-            "optimizer.eps is a key of kind \"adamw\", not of \"sgd\"; remove it",
+            "optimizer.eps is a key of kind \"adam\" and \"adamw\", not of \"sgd\"; remove it",
             "optimizer.lr = NaN: must be 0 or more",
             "optimizer.nesterov = true: needs momentum above 0 (it is 0) and dampening 0 (it is 0)",
         ],

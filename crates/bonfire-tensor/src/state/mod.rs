@@ -1,5 +1,9 @@
 //! What a checkpoint holds, out and in.
 
+mod message;
+
+pub use message::gather_states;
+
 use crate::TensorError;
 use bonfire_comm::{DType, HostBuffer};
 use std::collections::BTreeMap;
@@ -91,6 +95,14 @@ pub enum StateError {
         got: Vec<usize>,
         /// Type found.
         got_dtype: DType,
+    },
+    /// Happens when a message between ranks is no state.
+    #[error(
+        "a message of {bytes} bytes from another rank is no state; do all ranks run the same program?"
+    )]
+    Message {
+        /// Its length.
+        bytes: usize,
     },
     /// Happens when a scalar has another kind or an impossible value.
     #[error("scalar \"{name}\" of the state is {got}, expected {expected}")]

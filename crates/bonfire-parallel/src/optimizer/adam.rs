@@ -10,7 +10,8 @@ const SECOND: &str = "exp_avg_sq";
 /// Prefix of the scalars that count the steps of a parameter.
 const STEP: &str = "step/";
 
-/// Settings of [`AdamW`], with PyTorch's names and defaults.
+/// Settings of [`Adam`] with decoupled weight decay, with the names and defaults of
+/// `torch.optim.AdamW`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWConfig {
     /// Decay rates of the first and the second moment. Default 0.9 and 0.999.
@@ -27,35 +28,93 @@ impl Default for AdamWConfig {
     }
 }
 
-impl AdamWConfig {
-    /// Makes the default settings.
-    pub fn new() -> Self {
-        Self::default()
-    }
+/// Settings of [`Adam`] with weight decay as an L2 penalty, with the names and defaults of
+/// `torch.optim.Adam`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamConfig {
+    /// Decay rates of the first and the second moment. Default 0.9 and 0.999.
+    pub betas: (f64, f64),
+    /// Added to the denominator. Default 1e-8.
+    pub eps: f64,
+    /// L2 penalty, added to the gradient. Default 0.
+    pub weight_decay: f64,
+}
 
-    /// Sets the decay rates of the moments.
-    pub fn with_betas(self, first: f64, second: f64) -> Self {
-        Self { betas: (first, second), ..self }
+impl Default for AdamConfig {
+    fn default() -> Self {
+        Self { betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
     }
+}
 
-    /// Sets what is added to the denominator.
-    pub fn with_eps(self, eps: f64) -> Self {
-        Self { eps, ..self }
-    }
+macro_rules! settings {
+    ($config:ty, decoupled: $decoupled:literal) => {
+        impl $config {
+            /// Makes the default settings.
+            pub fn new() -> Self {
+                Self::default()
+            }
 
-    /// Sets the decoupled weight decay.
-    pub fn with_weight_decay(self, weight_decay: f64) -> Self {
-        Self { weight_decay, ..self }
-    }
+            /// Sets the decay rates of the moments.
+            pub fn with_betas(self, first: f64, second: f64) -> Self {
+                Self { betas: (first, second), ..self }
+            }
 
-    /// Makes the optimizer.
-    ///
-    /// # Errors
-    /// [`ParallelError::OptimizerSetting`] for a negative setting or a beta outside `[0, 1)`.
-    pub fn init(self) -> Result<AdamW, ParallelError> {
-        not_negative("eps", self.eps)?;
-        not_negative("weight_decay", self.weight_decay)?;
-        for beta in [self.betas.0, self.betas.1] {
+            /// Sets what is added to the denominator.
+            pub fn with_eps(self, eps: f64) -> Self {
+                Self { eps, ..self }
+            }
+
+            /// Sets the weight decay.
+            pub fn with_weight_decay(self, weight_decay: f64) -> Self {
+                Self { weight_decay, ..self }
+            }
+
+            /// Makes the optimizer.
+            ///
+            /// # Errors
+            /// [`ParallelError::OptimizerSetting`] for a negative setting or a beta outside
+            /// `[0, 1)`.
+            pub fn init(self) -> Result<Adam, ParallelError> {
+                let Self { betas, eps, weight_decay } = self;
+                Adam::new(Settings { betas, eps, weight_decay, decoupled: $decoupled })
+            }
+        }
+    };
+}
+
+settings!(AdamWConfig, decoupled: true);
+settings!(AdamConfig, decoupled: false);
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    betas: (f64, f64),
+    eps: f64,
+    weight_decay: f64,
+    decoupled: bool,
+}
+
+/// Adam, with decoupled weight decay ([`AdamWConfig`]) or with an L2 penalty ([`AdamConfig`]).
+///
+/// With gradient g, parameter p, moments m and v, learning rate l and step t (from 1): first
+/// `p *= 1 - l * weight_decay` if decoupled, `g += weight_decay * p` if not; then
+/// `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + (1 - beta2) * g^2`;
+/// `p -= l / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)`.
+///
+/// # Reference
+/// Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101; `torch.optim.Adam` and
+/// `torch.optim.AdamW`.
+pub struct Adam {
+    settings: Settings,
+    moments: BTreeMap<usize, [Tensor<1>; 2]>,
+    /// Steps of each parameter, by path.
+    steps: BTreeMap<String, u64>,
+}
+
+impl Adam {
+    fn new(settings: Settings) -> Result<Self, ParallelError> {
+        not_negative("eps", settings.eps)?;
+        not_negative("weight_decay", settings.weight_decay)?;
+        for beta in [settings.betas.0, settings.betas.1] {
             if !(0.0..1.0).contains(&beta) {
                 return Err(ParallelError::OptimizerSetting {
                     name: "betas",
@@ -64,27 +123,11 @@ impl AdamWConfig {
                 });
             }
         }
-        Ok(AdamW { config: self, moments: BTreeMap::new(), steps: BTreeMap::new() })
+        Ok(Self { settings, moments: BTreeMap::new(), steps: BTreeMap::new() })
     }
 }
 
-/// Adam with decoupled weight decay.
-///
-/// With gradient g, parameter p, moments m and v, learning rate l and step t (from 1):
-/// `p *= 1 - l * weight_decay`; `m = beta1 * m + (1 - beta1) * g`;
-/// `v = beta2 * v + (1 - beta2) * g^2`;
-/// `p -= l / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)`.
-///
-/// # Reference
-/// Loshchilov and Hutter, arXiv:1711.05101; `torch.optim.AdamW`.
-pub struct AdamW {
-    config: AdamWConfig,
-    moments: BTreeMap<usize, [Tensor<1>; 2]>,
-    /// Steps of each parameter, by path.
-    steps: BTreeMap<String, u64>,
-}
-
-impl FlatOptimizer for AdamW {
+impl FlatOptimizer for Adam {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
         for (segment, rate) in update.segments.iter().zip(update.rates) {
             if rate.is_some() {
@@ -94,7 +137,7 @@ impl FlatOptimizer for AdamW {
                 }
             }
         }
-        let (config, scale) = (self.config, update.gradient_scale);
+        let (settings, scale) = (self.settings, update.gradient_scale);
         let runs = update.runs(|segment| self.steps.get(&segment.path).copied().unwrap_or(1));
         let moments = self
             .moments
@@ -102,11 +145,16 @@ impl FlatOptimizer for AdamW {
             .unwrap_or_else(|| [update.parameters.zeros_like(), update.parameters.zeros_like()]);
         let (parameters, moments) = apply(update, &runs, moments, |run| {
             let bias = |beta: f64| 1.0 - beta.powi(i32::try_from(run.key).unwrap_or(i32::MAX));
-            let bias = (bias(config.betas.0), bias(config.betas.1));
-            Step { config, scale, rate: run.rate, bias }
+            let bias = (bias(settings.betas.0), bias(settings.betas.1));
+            Step { settings, scale, rate: run.rate, bias }
         })?;
         self.moments.insert(bucket, moments);
         Ok(parameters)
+    }
+
+    fn reset(&mut self) {
+        self.moments.clear();
+        self.steps.clear();
     }
 
     fn slots(&self, bucket: usize) -> Vec<String> {
@@ -156,11 +204,19 @@ impl FlatOptimizer for AdamW {
 
 #[derive(Clone, Copy)]
 struct Step {
-    config: AdamWConfig,
+    settings: Settings,
     scale: f64,
     rate: f64,
     /// 1 - beta^t of both moments.
     bias: (f64, f64),
+}
+
+impl Step {
+    /// What the parameters are multiplied by, and the share of them that is added to the gradients.
+    fn decay(&self) -> (f64, f64) {
+        let Settings { weight_decay, decoupled, .. } = self.settings;
+        if decoupled { (1.0 - self.rate * weight_decay, 0.0) } else { (1.0, weight_decay) }
+    }
 }
 
 impl Kernel<2> for Step {
@@ -170,16 +226,17 @@ impl Kernel<2> for Step {
         gradients: &mut [E],
         [first, second]: [&mut [E]; 2],
     ) {
-        let (beta1, beta2) = self.config.betas;
+        let (beta1, beta2) = self.settings.betas;
         let scale = E::from_f64(self.scale);
-        let shrink = E::from_f64(1.0 - self.rate * self.config.weight_decay);
+        let (shrink, penalty) = self.decay();
+        let (shrink, penalty) = (E::from_f64(shrink), E::from_f64(penalty));
         let (keep1, add1) = (E::from_f64(beta1), E::from_f64(1.0 - beta1));
         let (keep2, add2) = (E::from_f64(beta2), E::from_f64(1.0 - beta2));
         let size = E::from_f64(self.rate / self.bias.0);
         let root = E::from_f64(self.bias.1.sqrt());
-        let eps = E::from_f64(self.config.eps);
+        let eps = E::from_f64(self.settings.eps);
         for (((gradient, m), v), p) in gradients.iter_mut().zip(first).zip(second).zip(parameters) {
-            let g = *gradient * scale;
+            let g = *gradient * scale + penalty * *p;
             *m = keep1 * *m + add1 * g;
             *v = keep2 * *v + add2 * g * g;
             *gradient = *p * shrink - size * *m / (v.sqrt() / root + eps);
@@ -192,14 +249,14 @@ impl Kernel<2> for Step {
         gradients: Tensor<1>,
         [first, second]: [Tensor<1>; 2],
     ) -> (Tensor<1>, [Tensor<1>; 2]) {
-        let (beta1, beta2) = self.config.betas;
-        let gradients = gradients.mul_scalar(self.scale);
+        let (beta1, beta2) = self.settings.betas;
+        let (shrink, penalty) = self.decay();
+        let gradients = gradients.mul_scalar(self.scale) + parameters.clone().mul_scalar(penalty);
         let first = first.mul_scalar(beta1) + gradients.clone().mul_scalar(1.0 - beta1);
         let second = second.mul_scalar(beta2) + gradients.square().mul_scalar(1.0 - beta2);
         let denominator =
-            second.clone().sqrt().div_scalar(self.bias.1.sqrt()).add_scalar(self.config.eps);
+            second.clone().sqrt().div_scalar(self.bias.1.sqrt()).add_scalar(self.settings.eps);
         let change = first.clone().div(denominator).mul_scalar(self.rate / self.bias.0);
-        let shrink = 1.0 - self.rate * self.config.weight_decay;
         (parameters.mul_scalar(shrink) - change, [first, second])
     }
 }

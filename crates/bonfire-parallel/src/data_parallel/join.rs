@@ -1,0 +1,87 @@
+//! Ranks with different numbers of batches.
+
+use super::DataParallel;
+use crate::optimizer::FlatOptimizer;
+use crate::{Join, ParallelError};
+use bonfire_comm::ReduceOp;
+use burn::module::Module;
+
+impl<M: Module> DataParallel<M> {
+    /// Takes part with zeros in the steps of the other ranks until all of them have run out of
+    /// batches. Every rank calls it after its own last batch.
+    ///
+    /// The optimizer takes the same steps as on the other ranks, with their learning rates, so
+    /// parameters and optimizer state are equal on all ranks afterwards. Returns the number of
+    /// steps taken here.
+    ///
+    /// A window that this rank has begun, inside [`no_sync`](Self::no_sync), is ended first.
+    ///
+    /// # Collective
+    /// All ranks, each after its own last step. Needs [`DataParallelConfig::join`] in the settings
+    /// of every rank.
+    ///
+    /// # Errors
+    /// [`ParallelError::Setting`] without that; failures of the group.
+    ///
+    /// # Reference
+    /// `torch.distributed.algorithms.Join` around `DistributedDataParallel`.
+    ///
+    /// [`DataParallelConfig::join`]: crate::DataParallelConfig::join
+    pub fn join(&mut self, optimizer: &mut dyn FlatOptimizer) -> Result<u64, ParallelError> {
+        if self.config.join == Join::Off {
+            let reason = "DataParallel::join needs join = InitialWorldSize or ActiveRanks";
+            return Err(ParallelError::Setting { name: "join", value: "Off".to_string(), reason });
+        }
+        let start = self.steps;
+        if self.window_begun {
+            self.empty_micro_batch()?;
+            self.step_at(optimizer, None)?;
+        }
+        while self.joins() {
+            self.begin_window(false)?;
+            if self.active.is_empty() {
+                self.window_begun = false;
+                self.active = (0..self.control.world_size()).collect();
+                break;
+            }
+            self.empty_micro_batch()?;
+            self.step_at(optimizer, None)?;
+        }
+        Ok(self.steps - start)
+    }
+
+    /// Finds out which ranks have a batch for the coming window.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(super) fn roll_call(&mut self, has_batches: bool) -> Result<(), ParallelError> {
+        let mut flags = vec![0u8; self.control.world_size()];
+        self.control.all_gather(&[u8::from(has_batches)], &mut flags)?;
+        let present = flags.iter().enumerate().filter(|(_, flag)| **flag == 1);
+        self.active = present.map(|(rank, _)| rank).collect();
+        Ok(())
+    }
+
+    /// The learning rate of the window's step, which a rank without batches does not know.
+    ///
+    /// # Collective
+    /// All ranks, where they may join.
+    pub(super) fn agreed_rate(&self, own: Option<f64>) -> Result<f64, ParallelError> {
+        let mut rate = [own.unwrap_or(f64::NEG_INFINITY)];
+        if self.joins() {
+            self.control.all_reduce(&mut rate, ReduceOp::Max)?;
+        }
+        // Only if the last rank has joined in the middle of its window.
+        Ok(if rate[0].is_finite() { rate[0] } else { 0.0 })
+    }
+
+    /// What the mean over all ranks has to be multiplied by.
+    pub(super) fn join_factor(&self) -> f64 {
+        match self.config.join {
+            Join::ActiveRanks if !self.active.is_empty() => {
+                self.control.world_size() as f64 / self.active.len() as f64
+            }
+            _ => 1.0,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The end of a window: gradients come back, the optimizer updates the parameters.
+
+use super::DataParallel;
+use crate::exchange::Exchange;
+use crate::optimizer::{FlatOptimizer, FlatUpdate};
+use crate::reducer::{Reduced, Totals};
+use crate::{GradientReduction, ParallelError};
+use bonfire_comm::ReduceOp;
+use bonfire_tensor::host::{reclaim, view};
+use burn::module::Module;
+use burn::tensor::Tensor;
+use std::time::Instant;
+
+/// What all ranks did in the window that a step ended.
+///
+/// In a step without exchange ([`LocalSgd`](crate::LocalSgd)) the weight is this rank's own, and
+/// votes are told after the steps that average.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// Sum of the micro-batches' weights.
+    pub weight: f64,
+    /// Sum of the votes.
+    pub votes: f64,
+}
+
+impl<M: Module> DataParallel<M> {
+    /// Waits until all gradients of the window are reduced. [`step`](Self::step) does it too.
+    ///
+    /// # Errors
+    /// [`ParallelError::UnusedParameters`] on every rank, naming parameters and ranks;
+    /// [`ParallelError::NoGradients`] without a backward pass; failures of the group.
+    pub fn synchronize(&mut self) -> Result<(), ParallelError> {
+        if self.totals.is_some() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let totals = self.reducer.wait().and_then(|()| self.reducer.totals(&self.control));
+        self.comm_wait += start.elapsed();
+        let totals = totals?;
+        if totals.unused > 0.0 {
+            return Err(self.unused_parameters()?);
+        }
+        self.totals = Some(totals);
+        Ok(())
+    }
+
+    /// Waits for the reduced gradients and lets `optimizer` update the parameters with learning
+    /// rate `learning_rate`. Ends the window.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Self::synchronize); [`ParallelError::NoSamples`];
+    /// [`ParallelError::ReplicasDiffer`] where replicas are compared.
+    pub fn step(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        learning_rate: f64,
+    ) -> Result<StepReport, ParallelError> {
+        self.step_at(optimizer, Some(learning_rate))
+    }
+
+    /// A step whose learning rate another rank may have to tell.
+    pub(super) fn step_at(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        learning_rate: Option<f64>,
+    ) -> Result<StepReport, ParallelError> {
+        self.synchronize()?;
+        let totals = self.totals.take().unwrap_or_default();
+        let learning_rate = self.agreed_rate(learning_rate)?;
+        let gradient_scale = self.gradient_scale(totals)?;
+        let used = self.used_on_any_rank(totals)?;
+        let rates: Vec<Option<f64>> =
+            used.into_iter().map(|used| used.then_some(learning_rate)).collect();
+        self.rebuild_once(optimizer)?;
+        let local = self.exchange() == Exchange::None;
+        self.begin_local()?;
+        match self.sharding {
+            Some(sharding) => self.step_parts(sharding, optimizer, gradient_scale, &rates)?,
+            None => self.step_whole(optimizer, gradient_scale, &rates)?,
+        }
+        let votes = if local { self.average_if_due(totals.votes)? } else { totals.votes };
+        self.steps += 1;
+        self.check_replicas_if_due()?;
+        Ok(StepReport { weight: totals.weight, votes })
+    }
+
+    /// Sets this rank's vote in the coming window; the step returns the sum over all ranks.
+    ///
+    /// The vote travels with the gradients, so ranks can agree on something (to stop, say) without
+    /// a collective of its own. Set it before the window's last backward pass.
+    pub fn vote(&mut self, value: f64) {
+        self.reducer.vote(value);
+    }
+
+    /// The reduced gradient of a parameter after [`synchronize`](Self::synchronize), before any
+    /// optimizer has scaled it.
+    ///
+    /// Returns `None` for an unknown path, another number of dimensions, before synchronising, and
+    /// where this rank holds a part of the gradients only.
+    pub fn gradient<const D: usize>(&self, path: &str) -> Option<Tensor<D>> {
+        let layout = self.reducer.layout();
+        let (bucket, segment) = layout.segments().find(|(_, segment)| segment.path == path)?;
+        let shape: [usize; D] = segment.shape.clone().try_into().ok()?;
+        let reduced = self.reducer.with_reduced(bucket, Clone::clone).ok()?;
+        if matches!(reduced, Reduced::Part(_)) {
+            return None;
+        }
+        Some(view(&reduced.into_flat(&self.device), segment.range.clone(), shape))
+    }
+
+    fn step_whole(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        gradient_scale: f64,
+        rates: &[Option<f64>],
+    ) -> Result<(), ParallelError> {
+        let mut old = Vec::with_capacity(self.flat.len());
+        for bucket in 0..self.flat.len() {
+            let reduced = self.reducer.take(bucket)?;
+            let adopted = reduced.is_adopted();
+            let gradients = reduced.into_flat(&self.device);
+            let segments = &self.reducer.layout().buckets()[bucket].segments;
+            let rates: Vec<_> = segments.iter().map(|segment| rates[segment.parameter]).collect();
+            let parameters = &self.flat[bucket];
+            let update =
+                FlatUpdate { parameters, gradients, gradient_scale, segments, rates: &rates };
+            let new = optimizer.step(bucket, update)?;
+            old.push((std::mem::replace(&mut self.flat[bucket], new), adopted));
+        }
+        self.show_flat();
+        for (bucket, (memory, adopted)) in old.into_iter().enumerate() {
+            // The next gradient of such a bucket brings its own memory again.
+            self.reducer.recycle(bucket, if adopted { None } else { reclaim(memory) });
+        }
+        Ok(())
+    }
+
+    /// What the mean over ranks has to be multiplied by.
+    fn gradient_scale(&self, totals: Totals) -> Result<f64, ParallelError> {
+        let ranks = match self.exchange() {
+            Exchange::None => 1,
+            _ => self.control.world_size(),
+        };
+        match self.config.reduction {
+            GradientReduction::MeanOverRanks => Ok(self.join_factor()),
+            GradientReduction::PerSample { nominal } if totals.weight > 0.0 => {
+                Ok(nominal * ranks as f64 / totals.weight)
+            }
+            // This rank's step only: the others may have samples.
+            GradientReduction::PerSample { .. } if self.local_step() => Ok(0.0),
+            GradientReduction::PerSample { .. } => Err(ParallelError::NoSamples),
+        }
+    }
+
+    fn local_step(&self) -> bool {
+        self.exchange() == Exchange::None && self.control.world_size() > 1
+    }
+
+    /// Trainable parameters that take part in the step, by index: one that no rank used stays as it
+    /// is.
+    fn used_on_any_rank(&mut self, totals: Totals) -> Result<Vec<bool>, ParallelError> {
+        if let Some(used) = &self.static_used {
+            return Ok(used.clone());
+        }
+        let layout = self.reducer.layout();
+        let mut flags = vec![0u8; layout.segments().count()];
+        let used = self.reducer.used();
+        for (segment, used) in layout.segments().zip(used.iter().flatten()) {
+            flags[segment.1.parameter] = u8::from(*used);
+        }
+        let alone = self.exchange() == Exchange::None;
+        if alone
+            && self.config.reduction != GradientReduction::MeanOverRanks
+            && totals.weight == 0.0
+        {
+            flags.fill(0);
+        } else if !alone && (self.config.find_unused_parameters || self.config.static_graph) {
+            self.control.all_reduce(&mut flags, ReduceOp::Max)?;
+        } else if !alone {
+            flags.fill(1);
+        }
+        let used: Vec<bool> = flags.into_iter().map(|flag| flag == 1).collect();
+        if self.config.static_graph {
+            self.reducer.expect_the_same();
+            self.static_used = Some(used.clone());
+        }
+        Ok(used)
+    }
+
+    /// Collects from all ranks which parameters had no gradient.
+    fn unused_parameters(&self) -> Result<ParallelError, ParallelError> {
+        let own = self.reducer.unused().join("\n");
+        let all = self.control.all_gather_bytes(own.as_bytes())?;
+        let paths = |text: &Vec<u8>| {
+            String::from_utf8_lossy(text).lines().map(str::to_string).collect::<Vec<_>>()
+        };
+        let ranks = all.iter().map(paths).enumerate().filter(|(_, paths)| !paths.is_empty());
+        Ok(ParallelError::UnusedParameters { ranks: ranks.collect() })
+    }
+}

@@ -1,0 +1,83 @@
+//! A step of which every rank takes its part.
+
+use super::DataParallel;
+use crate::ParallelError;
+use crate::bucket::Segment;
+use crate::exchange::copy_of;
+use crate::optimizer::{FlatOptimizer, FlatUpdate};
+use crate::reducer::Reduced;
+use crate::shard::Sharding;
+use bonfire_comm::{Buffer, HostBuffer, Work};
+use bonfire_tensor::host::{flat_from_host, to_host};
+use bonfire_tensor::parameters::hide_trainable;
+use burn::module::Module;
+
+impl<M: Module> DataParallel<M> {
+    /// Updates this rank's part of every bucket and collects the others' parts, while the next
+    /// bucket is updated.
+    ///
+    /// The parameters are updated in the memory they have: for as long as it lasts the model has
+    /// none. Its clones keep the old values, at the cost of a copy.
+    pub(super) fn step_parts(
+        &mut self,
+        sharding: Sharding,
+        optimizer: &mut dyn FlatOptimizer,
+        gradient_scale: f64,
+        rates: &[Option<f64>],
+    ) -> Result<(), ParallelError> {
+        self.model = hide_trainable(self.model.clone());
+        let mut works: Vec<Work> = Vec::with_capacity(self.flat.len());
+        for (bucket, flat) in std::mem::take(&mut self.flat).into_iter().enumerate() {
+            // Moves the memory out of the tensor if nobody else holds it.
+            let mut memory = to_host(flat)?;
+            let own = sharding.range(memory.len());
+            let gradients = self.own_gradients(bucket, sharding)?;
+            let padded = memory.len();
+            let segments = &self.reducer.layout().buckets()[bucket].segments;
+            let (segments, rates): (Vec<Segment>, Vec<Option<f64>>) = sharding
+                .pieces(segments, padded)
+                .map(|piece| {
+                    let Segment { path, parameter, .. } = piece.segment.clone();
+                    let shape = vec![piece.range.len()];
+                    (Segment { path, shape, range: piece.range, parameter }, rates[parameter])
+                })
+                .unzip();
+            let parameters = flat_from_host(copy_of(&memory, own.clone()), &self.device);
+            let update = FlatUpdate {
+                parameters: &parameters,
+                gradients: flat_from_host(gradients, &self.device),
+                gradient_scale,
+                segments: &segments,
+                rates: &rates,
+            };
+            let new = to_host(optimizer.step(bucket, update)?)?;
+            let size = memory.dtype().size_bytes();
+            memory.as_bytes_mut()[own.start * size..own.end * size].copy_from_slice(new.as_bytes());
+            works.push(self.reducer.group().start_all_gather(Buffer::Host(memory))?);
+        }
+        for work in works {
+            self.flat.push(flat_from_host(work.wait()?.into_host()?, &self.device));
+        }
+        self.show_flat();
+        Ok(())
+    }
+
+    /// This rank's part of a bucket's reduced gradients. Ends the bucket's window.
+    fn own_gradients(
+        &self,
+        bucket: usize,
+        sharding: Sharding,
+    ) -> Result<HostBuffer, ParallelError> {
+        let whole = match self.reducer.take(bucket)? {
+            Reduced::Part(part) => {
+                self.reducer.recycle(bucket, None);
+                return Ok(part);
+            }
+            Reduced::Host(memory) => memory,
+            Reduced::Adopted(flat) => to_host(*flat)?,
+        };
+        let part = copy_of(&whole, sharding.range(whole.len()));
+        self.reducer.recycle(bucket, Some(whole));
+        Ok(part)
+    }
+}

@@ -1,0 +1,189 @@
+//! How a full bucket becomes the mean over ranks.
+
+use crate::ParallelError;
+use crate::bucket::BucketLayout;
+use crate::hooks::{CommHook, HookBucket};
+use crate::shard::Sharding;
+use bonfire_comm::{Buffer, CommError, HostBuffer, ProcessGroup, ReduceOp, Work};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a window does with its full buckets. The same on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// Nothing: gradients stay as this rank has them.
+    None,
+    /// Every rank gets the mean.
+    AllReduce,
+    /// Every rank gets its part of the mean.
+    ReduceScatter,
+    /// The communication hook's way.
+    Hook,
+}
+
+/// A bucket on its way.
+pub(crate) enum Pending {
+    /// With the engine; every rank gets all of it.
+    Whole(Work),
+    /// With the engine; a rank gets its part.
+    Part(Work),
+    /// With the hook's thread.
+    Hooked(Receiver<Result<HostBuffer, ParallelError>>),
+}
+
+/// What came back.
+pub(crate) enum Arrived {
+    /// The mean of all elements.
+    Whole(HostBuffer),
+    /// The mean of this rank's part, and the bucket's memory, now free.
+    Part { part: HostBuffer, memory: HostBuffer },
+}
+
+impl Pending {
+    pub(crate) fn is_done(&self) -> bool {
+        match self {
+            Self::Whole(work) | Self::Part(work) => work.is_done(),
+            Self::Hooked(done) => !done.is_empty(),
+        }
+    }
+
+    /// Waits for the bucket.
+    pub(crate) fn wait(self, sharding: Option<Sharding>) -> Result<Arrived, ParallelError> {
+        match (self, sharding) {
+            (Self::Part(work), Some(sharding)) => {
+                let memory = work.wait()?.into_host()?;
+                let part = copy_of(&memory, sharding.range(memory.len()));
+                Ok(Arrived::Part { part, memory })
+            }
+            (Self::Whole(work) | Self::Part(work), _) => {
+                Ok(Arrived::Whole(work.wait()?.into_host()?))
+            }
+            (Self::Hooked(done), _) => match done.recv() {
+                Ok(result) => Ok(Arrived::Whole(result?)),
+                Err(_) => Err(hook_ended()),
+            },
+        }
+    }
+}
+
+/// Starts the exchange of a bucket.
+pub(crate) fn start(
+    group: &ProcessGroup,
+    exchange: Exchange,
+    memory: HostBuffer,
+) -> Result<Pending, ParallelError> {
+    let buffer = Buffer::Host(memory);
+    Ok(match exchange {
+        Exchange::ReduceScatter => {
+            Pending::Part(group.start_reduce_scatter(buffer, ReduceOp::Mean)?)
+        }
+        _ => Pending::Whole(group.start_all_reduce(buffer, ReduceOp::Mean)?),
+    })
+}
+
+/// Reduces a bucket on the calling thread.
+pub(crate) fn all_reduce_here(
+    group: &ProcessGroup,
+    memory: &mut HostBuffer,
+) -> Result<(), ParallelError> {
+    match memory {
+        HostBuffer::F32(values) => group.all_reduce(values, ReduceOp::Mean)?,
+        HostBuffer::F64(values) => group.all_reduce(values, ReduceOp::Mean)?,
+        HostBuffer::F16(values) => group.all_reduce(values, ReduceOp::Mean)?,
+        HostBuffer::BF16(values) => group.all_reduce(values, ReduceOp::Mean)?,
+        HostBuffer::I32(values) => group.all_reduce(values, ReduceOp::Mean)?,
+        HostBuffer::I64(values) => group.all_reduce(values, ReduceOp::Mean)?,
+        HostBuffer::U8(values) => group.all_reduce(values, ReduceOp::Mean)?,
+    }
+    Ok(())
+}
+
+/// Elements `range` of a buffer in memory of their own.
+pub(crate) fn copy_of(buffer: &HostBuffer, range: std::ops::Range<usize>) -> HostBuffer {
+    let size = buffer.dtype().size_bytes();
+    let mut part = HostBuffer::zeros(buffer.dtype(), range.len());
+    part.as_bytes_mut().copy_from_slice(&buffer.as_bytes()[range.start * size..range.end * size]);
+    part
+}
+
+/// A communication hook and the thread on which it runs beside the backward pass.
+///
+/// The hook's collectives are several for each bucket, with arithmetic between them, so the engine
+/// cannot take them as one operation; the buckets go to the thread in order.
+pub(crate) struct HookRunner {
+    start_step: u64,
+    hook: Arc<Mutex<Box<dyn CommHook>>>,
+    jobs: Sender<Job>,
+}
+
+struct Job {
+    layout: Arc<BucketLayout>,
+    bucket: usize,
+    memory: HostBuffer,
+    done: Sender<Result<HostBuffer, ParallelError>>,
+}
+
+impl HookRunner {
+    pub(crate) fn new(hook: Box<dyn CommHook>, group: ProcessGroup) -> Result<Self, ParallelError> {
+        let start_step = hook.start_step();
+        let hook = Arc::new(Mutex::new(hook));
+        let (jobs, received) = unbounded::<Job>();
+        let worker = hook.clone();
+        std::thread::Builder::new()
+            .name("bonfire-hook".to_string())
+            .spawn(move || {
+                for Job { layout, bucket, mut memory, done } in received {
+                    let result = reduce(&worker, &layout, bucket, &mut memory, &group);
+                    // Nobody waits for it any more after a failure elsewhere.
+                    drop(done.send(result.map(|()| memory)));
+                }
+            })
+            .map_err(|error| CommError::Internal {
+                detail: format!("no thread for the communication hook: {error}"),
+            })?;
+        Ok(Self { start_step, hook, jobs })
+    }
+
+    /// The step, counted from 0, from which the hook acts.
+    pub(crate) fn start_step(&self) -> u64 {
+        self.start_step
+    }
+
+    /// Gives a bucket to the thread.
+    pub(crate) fn start(
+        &self,
+        layout: &Arc<BucketLayout>,
+        bucket: usize,
+        memory: HostBuffer,
+    ) -> Result<Pending, ParallelError> {
+        let (done, receiver) = bounded(1);
+        let job = Job { layout: layout.clone(), bucket, memory, done };
+        self.jobs.send(job).map_err(|_| hook_ended())?;
+        Ok(Pending::Hooked(receiver))
+    }
+
+    /// The hook itself, between windows.
+    pub(crate) fn hook(&self) -> MutexGuard<'_, Box<dyn CommHook>> {
+        lock(&self.hook)
+    }
+}
+
+fn reduce(
+    hook: &Mutex<Box<dyn CommHook>>,
+    layout: &BucketLayout,
+    bucket: usize,
+    memory: &mut HostBuffer,
+    group: &ProcessGroup,
+) -> Result<(), ParallelError> {
+    let segments = &layout.buckets()[bucket].segments;
+    lock(hook).reduce(&HookBucket { index: bucket, segments }, memory, group)
+}
+
+fn lock(hook: &Mutex<Box<dyn CommHook>>) -> MutexGuard<'_, Box<dyn CommHook>> {
+    hook.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hook_ended() -> ParallelError {
+    let detail = "the communication hook's thread has panicked; see its message above".to_string();
+    CommError::Internal { detail }.into()
+}
