@@ -20,7 +20,7 @@ pub use bucket::{BucketLayout, Segment};
 pub use config::{DataParallelConfig, GradientReduction, Join, LossReduction, ZeroStage};
 pub use data_parallel::{DataParallel, MemoryUse, StepReport};
 pub use error::ParallelError;
-pub use hooks::Compression;
+pub use hooks::{CommHook, Compression, HookBucket};
 pub use local_sgd::{LocalSgd, OuterMomentum};
 pub use optimizer::{
     Adam, AdamConfig, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Run,
