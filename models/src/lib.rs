@@ -6,7 +6,9 @@
 mod error;
 pub mod lenet;
 pub mod mlp;
+pub mod resnet;
 
 pub use error::ModelError;
 pub use lenet::{LeNet, LeNetConfig};
 pub use mlp::{Mlp, MlpConfig};
+pub use resnet::{ResNet, ResNetConfig};

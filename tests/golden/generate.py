@@ -34,6 +34,8 @@ OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=False),
 }
 PRECISIONS = {"f64": torch.float64, "f32": torch.float32}
+# Names of element types in a safetensors file, and in Python's struct.
+CODES = {torch.float64: ("F64", "d"), torch.float32: ("F32", "f"), torch.int64: ("I64", "q")}
 
 
 def main():
@@ -94,7 +96,7 @@ def train(rule, dtype, inputs):
 def write(path, tensors, metadata):
     header, data = {"__metadata__": metadata}, b""
     for name, tensor in sorted(tensors.items()):
-        code, letter = {torch.float64: ("F64", "d"), torch.int64: ("I64", "q")}[tensor.dtype]
+        code, letter = CODES[tensor.dtype]
         values = tensor.contiguous().flatten().tolist()
         start = len(data)
         data += struct.pack(f"<{len(values)}{letter}", *values)

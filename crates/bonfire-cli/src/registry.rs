@@ -1,7 +1,7 @@
 use crate::CliError;
 use crate::exit::Outcome;
 use crate::worker::{Rank, train_model};
-use bonfire_models::{LeNetConfig, MlpConfig, ModelError};
+use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::{ConfigError, Plan, RunConfig};
 use bonfire_trainer::{ImageBatch, Learnable};
@@ -47,6 +47,7 @@ macro_rules! builtin {
 
 builtin!(MlpConfig, bonfire_models::Mlp);
 builtin!(LeNetConfig, bonfire_models::LeNet);
+builtin!(ResNetConfig, bonfire_models::ResNet);
 
 /// The models that recipes can name by `model.kind`.
 #[derive(Clone, Default)]
@@ -81,9 +82,12 @@ impl Registry {
         Self::default()
     }
 
-    /// Makes a registry of the models that come with Bonfire: `mlp` and `lenet`.
+    /// Makes a registry of the models that come with Bonfire: `mlp`, `lenet` and `resnet`.
     pub fn builtin() -> Self {
-        Self::empty().with_model::<MlpConfig>("mlp").with_model::<LeNetConfig>("lenet")
+        Self::empty()
+            .with_model::<MlpConfig>("mlp")
+            .with_model::<LeNetConfig>("lenet")
+            .with_model::<ResNetConfig>("resnet")
     }
 
     /// Adds a model under a name, in place of one of that name.

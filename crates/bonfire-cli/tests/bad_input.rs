@@ -53,7 +53,7 @@ fn a_missing_recipe_is_named() {
 #[test]
 fn unknown_models_and_their_unknown_keys_are_named() {
     let ended = digits().ranks(2).set(&["model.kind=lenett"]).fail();
-    ended.says_once(&["model.kind = \"lenett\"", "\"lenet\", \"mlp\""]);
+    ended.says_once(&["model.kind = \"lenett\"", "\"lenet\", \"mlp\", \"resnet\""]);
     let ended = digits().ranks(2).set(&["model.hiden=9"]).fail();
     ended.says_once(&["unknown key \"model.hiden\"", "\"hidden\""]);
     // Found only when the model is made.

@@ -1,0 +1,49 @@
+//! A residual network is trained by its kind in a recipe, whose keys are read strictly.
+
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod support;
+
+use std::fs;
+use support::digits;
+
+const SHORT: [&str; 2] = ["train.max_steps=3", "schedule.warmup_steps=0"];
+
+#[test]
+fn a_resnet_trains_on_two_ranks() {
+    for norm in ["batch", "group"] {
+        let model =
+            format!("model={{kind=\"resnet\",depth=8,width=4,norm=\"{norm}\",norm_groups=2}}");
+        // Success says that the ranks end with the same parameters.
+        let ended = digits().ranks(2).set(&SHORT).set(&[&model]).succeed();
+        let text = fs::read_to_string(ended.run_folder().join("model.toml")).unwrap();
+        let written: toml::Table = text.parse().unwrap();
+        assert_eq!(written["kind"].as_str(), Some("resnet"));
+        let config = &written["config"];
+        assert_eq!(
+            (config["depth"].as_integer(), config["width"].as_integer()),
+            (Some(8), Some(4))
+        );
+        assert_eq!(config["norm"].as_str(), Some(norm));
+        // Defaults that the recipe left out.
+        assert_eq!(config["stem"].as_str(), Some("cifar"));
+        assert_eq!(config["zero_init_residual"].as_bool(), Some(true));
+    }
+}
+
+#[test]
+fn keys_and_values_that_a_resnet_does_not_know_are_named() {
+    for (keys, says) in [
+        ("dept=8", &["unknown key \"model.dept\"", "\"depth\""][..]),
+        ("hidden=8", &["unknown key \"model.hidden\"", "zero_init_residual"]),
+        ("norm=\"batsch\"", &["model.norm", "batsch", "batch", "group", "none"]),
+        ("stem=\"mnist\"", &["model.stem", "mnist", "cifar", "imagenet"]),
+        ("depth=20", &["model.depth = 20", "8, 18, 34 or 50"]),
+        ("width=0", &["model.width = 0", "at least 1"]),
+        ("depth=8,norm=\"group\"", &["model.norm_groups = 32", "16 channels"]),
+        ("stem=\"imagenet\"", &["model.stem = \"imagenet\"", "by 32", "8x8", "\"cifar\""]),
+    ] {
+        let model = format!("model={{kind=\"resnet\",{keys}}}");
+        digits().ranks(2).set(&[&model]).fail().says_once(says);
+    }
+}

@@ -1,0 +1,190 @@
+use crate::NnError;
+use burn::module::Module;
+use burn::nn::{BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, Identity, Initializer};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// What normalises the channels of a layer, as recipes write it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NormKind {
+    /// By mean and variance over batch and space; the default.
+    #[default]
+    Batch,
+    /// By mean and variance over space and the channels of a group, for every sample by itself.
+    Group,
+    /// Nothing.
+    None,
+}
+
+/// Makes the [`Norm`]s of a model, all of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NormConfig {
+    /// What the layers are.
+    pub kind: NormKind,
+    /// Groups of every [`NormKind::Group`] layer. Default 32.
+    pub num_groups: usize,
+    /// Whether the scales begin at 0 instead of 1, so that the layers give 0 at first. Default
+    /// false.
+    pub zero_gamma: bool,
+}
+
+/// A normalisation of channels whose kind is chosen at run time.
+///
+/// `y = (x - mean) / sqrt(variance + 1e-5) * gamma + beta`, with one gamma and one beta a channel.
+///
+/// The running statistics of [`Norm::Batch`] follow the batches with momentum 0.1. It uses and
+/// updates those of the batch on devices with autodiff, and the running ones on all others. Its
+/// running variance is that of the batch as a population (divided by n), where PyTorch's is that of
+/// a sample (divided by n - 1).
+///
+/// # Reference
+/// `torch.nn.BatchNorm2d` and `torch.nn.GroupNorm`; Ioffe and Szegedy, "Batch Normalization", 2015,
+/// section 3; Wu and He, "Group Normalization", 2018, section 3.
+#[derive(Module, Debug)]
+#[non_exhaustive]
+pub enum Norm {
+    /// Over batch and space.
+    Batch(BatchNorm),
+    /// Over space and the channels of a group.
+    Group(GroupNorm),
+    /// The input as it is; has no parameters.
+    None(Identity),
+}
+
+impl NormConfig {
+    /// Asks for layers of a kind, with the defaults of the other fields.
+    pub fn new(kind: NormKind) -> Self {
+        Self { kind, num_groups: 32, zero_gamma: false }
+    }
+
+    /// Sets the groups of [`NormKind::Group`] layers.
+    pub fn with_num_groups(self, num_groups: usize) -> Self {
+        Self { num_groups, ..self }
+    }
+
+    /// Sets whether the scales begin at 0.
+    pub fn with_zero_gamma(self, zero_gamma: bool) -> Self {
+        Self { zero_gamma, ..self }
+    }
+
+    /// Makes a layer for a number of channels.
+    ///
+    /// # Errors
+    /// [`NnError::NoChannels`], or [`NnError::UnevenGroups`] when the groups do not divide them.
+    pub fn init(&self, channels: usize, device: &Device) -> Result<Norm, NnError> {
+        if channels == 0 {
+            return Err(NnError::NoChannels);
+        }
+        let gamma = if self.zero_gamma { Initializer::Zeros } else { Initializer::Ones };
+        let gamma = gamma.init([channels], device);
+        Ok(match self.kind {
+            NormKind::Batch => {
+                let norm = BatchNormConfig::new(channels).init(device);
+                Norm::Batch(BatchNorm { gamma, ..norm })
+            }
+            NormKind::Group => {
+                let num_groups = self.num_groups;
+                if num_groups == 0 || !channels.is_multiple_of(num_groups) {
+                    return Err(NnError::UnevenGroups { channels, num_groups });
+                }
+                let norm = GroupNormConfig::new(num_groups, channels).init(device);
+                Norm::Group(GroupNorm { gamma: Some(gamma), ..norm })
+            }
+            NormKind::None => Norm::None(Identity::new()),
+        })
+    }
+}
+
+impl Norm {
+    /// Normalises a batch.
+    ///
+    /// # Shapes
+    /// `[batch, channels, ...]`, the same out as in.
+    ///
+    /// # Panics
+    /// When the input has other channels than the layer.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Batch(norm) => norm.forward(input),
+            Self::Group(norm) => norm.forward(input),
+            Self::None(identity) => identity.forward(input),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two samples of two channels of two pixels.
+    fn images(device: &Device) -> Tensor<4> {
+        let values = [[[[1.0f32, 2.0]], [[10.0, 30.0]]], [[[3.0, 6.0]], [[20.0, 40.0]]]];
+        Tensor::from_data(values, device)
+    }
+
+    fn forward(norm: &Norm, device: &Device) -> Vec<f32> {
+        norm.forward(images(device)).into_data().try_to_vec().unwrap()
+    }
+
+    fn assert_near(got: &[f32], expected: &[f32]) {
+        assert_eq!(got.len(), expected.len());
+        let near = |(got, expected): (&f32, &f32)| (got - expected).abs() < 1e-3;
+        assert!(got.iter().zip(expected).all(near), "{got:?} {expected:?}");
+    }
+
+    #[test]
+    fn batch_norm_trains_with_the_batch_and_evaluates_with_what_it_remembers() {
+        let device = Device::flex().autodiff();
+        let norm = NormConfig::new(NormKind::Batch).init(2, &device).unwrap();
+        // Channel 0 has mean 3 and variance 3.5, channel 1 has 25 and 125.
+        let trained = forward(&norm, &device);
+        let expected = [-1.0690, -0.5345, -1.3416, 0.4472, 0.0, 1.6036, -0.4472, 1.3416];
+        assert_near(&trained, &expected);
+        // A tenth of the way from mean 0 and variance 1.
+        let evaluated = forward(&norm.valid(), &Device::flex());
+        let means = [0.3, 0.3, 2.5, 2.5, 0.3, 0.3, 2.5, 2.5];
+        let deviations = [1.25f32, 1.25, 13.4, 13.4, 1.25, 1.25, 13.4, 13.4].map(f32::sqrt);
+        let inputs: Vec<f32> = images(&Device::flex()).into_data().try_to_vec().unwrap();
+        let expected: Vec<f32> =
+            (0..8).map(|index| (inputs[index] - means[index]) / deviations[index]).collect();
+        assert_near(&evaluated, &expected);
+    }
+
+    #[test]
+    fn group_norm_looks_at_every_sample_by_itself() {
+        let device = Device::flex();
+        let config = NormConfig::new(NormKind::Group).with_num_groups(2);
+        let norm = config.init(2, &device).unwrap();
+        assert_near(&forward(&norm, &device), &[-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0]);
+    }
+
+    #[test]
+    fn no_norm_changes_nothing_and_has_no_parameters() {
+        let device = Device::flex();
+        let norm = NormConfig::new(NormKind::None).init(2, &device).unwrap();
+        assert_near(&forward(&norm, &device), &[1.0, 2.0, 10.0, 30.0, 3.0, 6.0, 20.0, 40.0]);
+        assert_eq!(norm.num_params(), 0);
+    }
+
+    #[test]
+    fn a_norm_of_zero_gamma_gives_zero() {
+        let device = Device::flex().autodiff();
+        for kind in [NormKind::Batch, NormKind::Group] {
+            let config = NormConfig::new(kind).with_num_groups(1).with_zero_gamma(true);
+            assert_eq!(forward(&config.init(2, &device).unwrap(), &device), [0.0; 8], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn channels_that_cannot_be_normalised_are_refused() {
+        let device = Device::flex();
+        let group = NormConfig::new(NormKind::Group);
+        let error = group.init(48, &device).unwrap_err();
+        assert_eq!(error, NnError::UnevenGroups { channels: 48, num_groups: 32 });
+        let error = group.with_num_groups(0).init(48, &device).unwrap_err();
+        assert_eq!(error, NnError::UnevenGroups { channels: 48, num_groups: 0 });
+        assert_eq!(group.init(0, &device).unwrap_err(), NnError::NoChannels);
+    }
+}
