@@ -107,6 +107,34 @@ pub enum TrainError {
         /// Its reason.
         reason: String,
     },
+    /// Happens when something needs this rank's context and the thread has none.
+    #[error(
+        "this thread has no rank; begin main with `let bonfire = bonfire::init()?;` and keep the \
+         value until the end"
+    )]
+    NotInitialized,
+    /// Happens when the data for validation are split over the ranks, and would be seen in part.
+    #[error(
+        "the validation loader is a DistributedLoader, but rank 0 validates on all samples; build \
+         it with Burn's DataLoaderBuilder"
+    )]
+    ValidationSharded,
+    /// Happens when a loader of Burn fails.
+    #[error("the {split} loader failed: {reason}")]
+    Loader {
+        /// Training or validation.
+        split: &'static str,
+        /// Its reason.
+        reason: String,
+    },
+    /// Happens when a part of Burn's learner cannot be given to all ranks.
+    #[error("giving rank 0's {what} to all ranks failed: {reason}")]
+    Record {
+        /// Model, optimizer or learning rate scheduler.
+        what: &'static str,
+        /// Burn's reason.
+        reason: String,
+    },
     /// Happens when a checkpoint cannot be saved or loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -5,9 +5,11 @@
 
 mod agreement;
 mod batch_source;
+pub mod burn_learner;
 mod callback;
 pub mod checkpoint;
 pub mod config;
+mod context;
 mod error;
 mod evaluate;
 mod image;
@@ -22,12 +24,14 @@ mod run;
 pub mod run_folder;
 mod step;
 mod stop;
+mod threads;
 mod timing;
 mod trainer;
 mod trainer_config;
 
 pub use batch_source::BatchSource;
 pub use callback::{Callback, EpochEnd, FitStart, Report, StepEnd};
+pub use context::{Context, init, init_with};
 pub use error::TrainError;
 pub use image::{ImageBatch, ImageCollate};
 pub use learnable::{Learnable, Metric, StepContext, StepOutput};
@@ -36,6 +40,7 @@ pub use metrics::{MetricValue, Metrics};
 pub use progress::ProgressPrinter;
 pub use run_folder::RunFolder;
 pub use stop::StopFlag;
+pub use threads::limit_threads;
 pub use timing::TimeShare;
 pub use trainer::{FitReport, Trainer};
 pub use trainer_config::TrainerConfig;

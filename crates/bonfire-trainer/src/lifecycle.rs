@@ -304,7 +304,7 @@ fn rank_zero_tells(
     Err(TrainError::OtherRank { rank: 0, reason })
 }
 
-fn check_fingerprints(group: &ProcessGroup, own: u64) -> Result<(), TrainError> {
+pub(crate) fn check_fingerprints(group: &ProcessGroup, own: u64) -> Result<(), TrainError> {
     let mut all = vec![0i64; group.world_size()];
     group.all_gather(&[own as i64], &mut all)?;
     let zero_has = all.first().map_or(own, |value| *value as u64);

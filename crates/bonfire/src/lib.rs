@@ -4,7 +4,7 @@
 //! This crate gathers the crates of Bonfire under one name and has no code of its own. What most
 //! programs need is in the [`prelude`].
 //!
-//! # Three ways in
+//! # Four ways in
 //!
 //! **A recipe.** Data and one of the [`models`] named in a TOML file need no Rust at all:
 //! `bonfire train configs/digits.toml --nproc-per-node 2`. A program that adds models of its own to
@@ -61,6 +61,10 @@
 //! # }
 //! ```
 //!
+//! **Burn's learner.** A program of `SupervisedTraining` stays what it is:
+//! [`bonfire::init()`](init) at the top of `main` and one line of the builder make it
+//! multi-process. See [`trainer::burn_learner`].
+//!
 //! # Words
 //!
 //! A *rank* is one process of a run, a *group* a set of ranks that communicate, a *shard* the part
@@ -73,6 +77,8 @@ pub use bonfire_nn as nn;
 pub use bonfire_parallel as parallel;
 pub use bonfire_tensor as tensor;
 pub use bonfire_trainer as trainer;
+
+pub use bonfire_trainer::{Context, init, init_with};
 
 /// What most training programs name.
 pub mod prelude {
