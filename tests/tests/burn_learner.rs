@@ -17,7 +17,7 @@ use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor};
@@ -91,6 +91,7 @@ fn a_resumed_training_ends_as_one_that_was_never_interrupted() {
         let program = Program {
             num_epochs: setting("EPOCHS").unwrap(),
             checkpoint: setting("FROM"),
+            norm: true,
             strategy: Some(DataParallelStrategy::new().unwrap()),
             ..Program::new(&device)
         };
@@ -116,6 +117,35 @@ fn a_resumed_training_ends_as_one_that_was_never_interrupted() {
     let half = train("parts", "2", None);
     assert_ne!(whole, half);
     assert_eq!(train("parts", "4", Some("2")), whole);
+}
+
+#[test]
+fn every_epoch_is_split_anew() {
+    let test = "every_epoch_is_split_anew";
+    let work = |group: &ProcessGroup| {
+        let _context = Context::enter(group.clone(), group.rank());
+        let device = Precision::F32.device();
+        let strategy = Some(DataParallelStrategy::new().unwrap());
+        let program = Program { strategy, ..Program::new(&device) };
+        let points = Points::new(SAMPLES);
+        let read = points.read.clone();
+        let loader = DistributedLoaderBuilder::new(Stack).batch_size(4).shuffle(9);
+        program.training(loader.build(points).unwrap()).launch(program.learner(SEED));
+        read.lock().unwrap().clone()
+    };
+    if as_rank(work) {
+        return;
+    }
+    let ranks: Vec<Vec<usize>> = results(&run(3, test, &[]));
+    let share = SAMPLES / ranks.len();
+    let epoch = |epoch: usize| -> Vec<usize> {
+        ranks.iter().flat_map(|read| read[epoch * share..(epoch + 1) * share].to_vec()).collect()
+    };
+    assert_ne!(epoch(0), epoch(1));
+    for mut seen in [epoch(0), epoch(1)] {
+        seen.sort_unstable();
+        assert_eq!(seen, (0..SAMPLES).collect::<Vec<_>>());
+    }
 }
 
 #[test]
@@ -282,6 +312,7 @@ struct Program {
     checkpoint: Option<usize>,
     accumulation: Option<usize>,
     rate: f64,
+    norm: bool,
     logs: bool,
     strategy: Option<DataParallelStrategy>,
 }
@@ -295,6 +326,7 @@ impl Program {
             checkpoint: None,
             accumulation: None,
             rate: 0.05,
+            norm: false,
             logs: false,
             strategy: None,
         }
@@ -324,7 +356,7 @@ impl Program {
 
     fn learner(&self, seed: u64) -> Learner<Net> {
         self.device.seed(seed);
-        let model = Net::new(&self.device);
+        let model = Net::new(self.norm, &self.device);
         // A rate that changes shows whether the scheduler was resumed.
         let rate = LinearLrSchedulerConfig::new(self.rate, self.rate / 10.0, 40).init().unwrap();
         Learner::new(model, AdamWConfig::new().init(), rate)
@@ -335,19 +367,26 @@ impl Program {
 #[derive(Module, Debug)]
 struct Net {
     hidden: Linear,
+    norm: Option<BatchNorm>,
     output: Linear,
 }
 
 impl Net {
-    fn new(device: &Device) -> Self {
+    fn new(norm: bool, device: &Device) -> Self {
         Self {
             hidden: LinearConfig::new(3, 8).init(device),
+            norm: norm.then(|| BatchNormConfig::new(8).init(device)),
             output: LinearConfig::new(8, 1).init(device),
         }
     }
 
     fn fit(&self, batch: Batch) -> RegressionOutput {
-        let output = self.output.forward(tanh(self.hidden.forward(batch.inputs)));
+        let hidden = self.hidden.forward(batch.inputs);
+        let hidden = match &self.norm {
+            Some(norm) => norm.forward(hidden),
+            None => hidden,
+        };
+        let output = self.output.forward(tanh(hidden));
         let loss = (output.clone() - batch.targets.clone()).square().mean();
         RegressionOutput::new(loss, output, batch.targets)
     }

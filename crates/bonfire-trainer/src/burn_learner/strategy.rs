@@ -58,9 +58,9 @@ impl DataParallelStrategy {
         parts: Parts<M>,
         starting_epoch: usize,
     ) -> Result<(M, SupervisedTrainingEventProcessor<M>), TrainError> {
-        let device =
-            self.device.clone().or_else(|| parts.learner.model().devices().into_iter().next());
-        let device = device.unwrap_or_default().autodiff();
+        let of_model = || parts.learner.model().devices().into_iter().next();
+        let device = self.device.clone().or_else(of_model).unwrap_or_default();
+        let device = if device.is_autodiff() { device } else { device.autodiff() };
         let run = Run::start(&self.context, &self.config, &device, parts, starting_epoch)?;
         run.train(starting_epoch)
     }
