@@ -46,9 +46,8 @@ fn every_rank_names_a_parameter_that_one_does_not_use() {
     }
     let test = "every_rank_names_a_parameter_that_one_does_not_use";
     for error in results::<String>(&run_ranks(3, test, &[], DEADLINE)) {
-        assert!(error.contains("rank 1: no gradient for "), "{error}");
-        assert!(error.contains("\"branches.1.weight\""), "{error}");
-        assert!(error.contains("\"branches.1.bias\""), "{error}");
+        let names = "no gradient for \"branches.1.weight\", \"branches.1.bias\" on rank 1;";
+        assert!(error.starts_with(names), "{error}");
         assert!(!error.contains("\"branches.0."), "{error}");
     }
 }

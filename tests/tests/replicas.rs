@@ -23,10 +23,10 @@ fn the_first_difference_is_named_at_the_next_comparison() {
         let mut parallel = DataParallel::new(model, &group, config).unwrap();
         step(&mut parallel).unwrap();
         if group.rank() == 2 {
-            // What a wrong update on one rank would do: one bit of the bias.
+            // What a wrong update on one rank would do.
             let mut state = parallel.state().unwrap();
             let bias = state.tensors.get_mut("bias").unwrap();
-            bias.data.as_bytes_mut()[0] ^= 1;
+            bias.data.as_bytes_mut()[2] ^= 1;
             parallel.load_state(state).unwrap();
         }
         step(&mut parallel).unwrap();

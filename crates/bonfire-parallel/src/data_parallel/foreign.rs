@@ -1,6 +1,7 @@
 //! Training steps of models that run the backward pass themselves, and optimizers that take a
 //! module and its gradients: the shape of Burn's own learner.
 
+use super::step::Ended;
 use crate::agreement::check_models_agree;
 use crate::{DataParallel, GradientReduction, ParallelError, StepReport};
 use bonfire_comm::ProcessGroup;
@@ -41,7 +42,7 @@ impl<M: Module> DataParallel<M> {
             GradientReduction::PerSample { nominal } => nominal,
         };
         let replica = self.replica()?;
-        self.reducer.begin(self.synchronizing, weight)?;
+        self.begin_micro_batch(weight)?;
         let output = pass(&replica);
         // The hooks keep the reducer busy no longer than the replica lives.
         drop(replica);
@@ -59,30 +60,27 @@ impl<M: Module> DataParallel<M> {
     /// buckets.
     ///
     /// # Errors
-    /// As `step`.
+    /// As `step`; [`ParallelError::Setting`] with a [`ZeroStage`](crate::ZeroStage).
     pub fn step_with(
         &mut self,
         update: impl FnOnce(GradientsParams) -> M,
     ) -> Result<StepReport, ParallelError> {
-        self.synchronize()?;
-        let totals = self.reducer.totals(&self.control)?;
-        let scale = match self.config.reduction {
-            GradientReduction::MeanOverRanks => None,
-            GradientReduction::PerSample { nominal } if totals.weight > 0.0 => {
-                Some(nominal / totals.weight)
-            }
-            GradientReduction::PerSample { .. } => return Err(ParallelError::NoSamples),
-        };
-        let used = self.segment_rates(1.0)?;
-        let mut flat = Vec::with_capacity(used.len());
-        let mut adopted = Vec::with_capacity(used.len());
-        for bucket in 0..used.len() {
+        if self.sharding.is_some() {
+            let reason = "an optimizer that takes the whole module cannot be shared by the ranks";
+            let value = format!("{:?}", self.config.zero_stage);
+            return Err(ParallelError::Setting { name: "zero_stage", value, reason });
+        }
+        let Ended { totals, gradient_scale, used } = self.end_window(None)?;
+        let local = self.begin_local()?;
+        let mut flat = Vec::with_capacity(self.flat.len());
+        let mut adopted = Vec::with_capacity(self.flat.len());
+        for bucket in 0..self.flat.len() {
             let reduced = self.reducer.take(bucket)?;
             adopted.push(reduced.is_adopted());
             let gradients = reduced.into_flat(&self.device);
-            flat.push(match scale {
-                Some(scale) => gradients.mul_scalar(scale),
-                None => gradients,
+            flat.push(match gradient_scale {
+                1.0 => gradients,
+                scale => gradients.mul_scalar(scale),
             });
         }
         self.model = update(self.gradients_by_id(&flat, &used));
@@ -90,15 +88,15 @@ impl<M: Module> DataParallel<M> {
         for (bucket, (memory, adopted)) in flat.into_iter().zip(adopted).enumerate() {
             self.reducer.recycle(bucket, if adopted { None } else { reclaim(memory) });
         }
-        Ok(StepReport { weight: totals.weight, votes: totals.votes })
+        self.finish_step(local, totals)
     }
 
     /// Cuts the flat gradients of the buckets up into those of the parameters.
-    fn gradients_by_id(&self, flat: &[Tensor<1>], used: &[Vec<Option<f64>>]) -> GradientsParams {
+    fn gradients_by_id(&self, flat: &[Tensor<1>], used: &[bool]) -> GradientsParams {
         let layout = self.reducer.layout();
         let part = |index: usize| {
             let (bucket, segment) = layout.place(index)?;
-            used[bucket][segment]?;
+            used[index].then_some(())?;
             Some((&flat[bucket], layout.buckets()[bucket].segments[segment].range.clone()))
         };
         let mut cutter = Cutter { part, seen: HashSet::new(), gradients: GradientsParams::new() };

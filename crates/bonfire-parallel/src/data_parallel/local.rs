@@ -35,13 +35,15 @@ impl<M: Module> DataParallel<M> {
         Ok(votes[0])
     }
 
-    /// Notes where the outer optimizer starts from, before the first local step.
-    pub(super) fn begin_local(&mut self) -> Result<(), ParallelError> {
+    /// Tells whether the step at hand is local; before the first one, notes where the outer optimizer
+    /// starts from.
+    pub(super) fn begin_local(&mut self) -> Result<bool, ParallelError> {
+        let local = self.exchange() == Exchange::None;
         let outer = self.config.local_sgd.is_some_and(|policy| policy.outer.is_some());
-        if outer && self.exchange() == Exchange::None && self.control.world_size() > 1 {
+        if local && outer && self.control.world_size() > 1 {
             self.outer.begin(&self.flat)?;
         }
-        Ok(())
+        Ok(local)
     }
 
     /// Whether the replicas may differ now, since the last steps were local.

@@ -1,5 +1,6 @@
 mod backward;
 mod buffers;
+mod foreign;
 mod join;
 mod local;
 mod memory;

@@ -22,7 +22,7 @@ impl<M: Module> DataParallel<M> {
     /// All ranks.
     pub(super) fn rebuild_once(
         &mut self,
-        optimizer: &mut dyn FlatOptimizer,
+        optimizer: Option<&mut dyn FlatOptimizer>,
     ) -> Result<(), ParallelError> {
         let Some(trace) = &self.trace else { return Ok(()) };
         if self.exchange() == Exchange::None {
@@ -53,7 +53,10 @@ impl<M: Module> DataParallel<M> {
             self.reducer.put(bucket, Reduced::Host(memory));
         }
         self.move_parameters(old.layout())?;
-        self.move_optimizer(&old, optimizer)
+        match optimizer {
+            Some(optimizer) => self.move_optimizer(&old, optimizer),
+            None => Ok(()),
+        }
     }
 
     /// Takes over an order of arrival. Returns a reducer for other buckets, if they are others.

@@ -23,6 +23,15 @@ pub struct StepReport {
     pub votes: f64,
 }
 
+/// A window whose gradients are back.
+pub(super) struct Ended {
+    pub(super) totals: Totals,
+    /// What the gradients have to be multiplied by.
+    pub(super) gradient_scale: f64,
+    /// Trainable parameters that take part in the step, by index.
+    pub(super) used: Vec<bool>,
+}
+
 impl<M: Module> DataParallel<M> {
     /// Waits until all gradients of the window are reduced. [`step`](Self::step) does it too.
     ///
@@ -64,20 +73,24 @@ impl<M: Module> DataParallel<M> {
         optimizer: &mut dyn FlatOptimizer,
         learning_rate: Option<f64>,
     ) -> Result<StepReport, ParallelError> {
-        self.synchronize()?;
-        let totals = self.totals.take().unwrap_or_default();
         let learning_rate = self.agreed_rate(learning_rate)?;
-        let gradient_scale = self.gradient_scale(totals)?;
-        let used = self.used_on_any_rank(totals)?;
+        let Ended { totals, gradient_scale, used } = self.end_window(Some(optimizer))?;
         let rates: Vec<Option<f64>> =
             used.into_iter().map(|used| used.then_some(learning_rate)).collect();
-        self.rebuild_once(optimizer)?;
-        let local = self.exchange() == Exchange::None;
-        self.begin_local()?;
+        let local = self.begin_local()?;
         match self.sharding {
             Some(sharding) => self.step_parts(sharding, optimizer, gradient_scale, &rates)?,
             None => self.step_whole(optimizer, gradient_scale, &rates)?,
         }
+        self.finish_step(local, totals)
+    }
+
+    /// Does what follows the optimizer's update.
+    pub(super) fn finish_step(
+        &mut self,
+        local: bool,
+        totals: Totals,
+    ) -> Result<StepReport, ParallelError> {
         let votes = if local { self.average_if_due(totals.votes)? } else { totals.votes };
         self.steps += 1;
         self.check_replicas_if_due()?;
@@ -106,6 +119,19 @@ impl<M: Module> DataParallel<M> {
             return None;
         }
         Some(view(&reduced.into_flat(&self.device), segment.range.clone(), shape))
+    }
+
+    /// Waits for the window's gradients, and decides what the step does with them.
+    pub(super) fn end_window(
+        &mut self,
+        optimizer: Option<&mut dyn FlatOptimizer>,
+    ) -> Result<Ended, ParallelError> {
+        self.synchronize()?;
+        let totals = self.totals.take().unwrap_or_default();
+        let gradient_scale = self.gradient_scale(totals)?;
+        let used = self.used_on_any_rank(totals)?;
+        self.rebuild_once(optimizer)?;
+        Ok(Ended { totals, gradient_scale, used })
     }
 
     fn step_whole(

@@ -67,7 +67,8 @@ impl Reducer {
         if window.communicates { self.launch_ready(&mut window) } else { Ok(()) }
     }
 
-    /// Paths of the parameters that no micro-batch of the window used, of those that should be.
+    /// Paths of the parameters that no micro-batch of the window used, of those that should be, in
+    /// visiting order.
     pub(super) fn missing_gradients(&self, window: &Window) -> Vec<String> {
         let slots = window.slots.iter().zip(self.layout.buckets());
         let unused = slots.flat_map(|(slot, bucket)| {
@@ -75,10 +76,12 @@ impl Reducer {
         });
         let expected =
             |parameter: usize| window.expected.as_ref().is_none_or(|expected| expected[parameter]);
-        unused
+        let mut missing: Vec<_> = unused
             .filter(|(segment, _)| expected(segment.parameter))
-            .map(|(segment, _)| segment.path.clone())
-            .collect()
+            .map(|(segment, _)| (segment.parameter, segment.path.clone()))
+            .collect();
+        missing.sort_unstable();
+        missing.into_iter().map(|(_, path)| path).collect()
     }
 
     /// Zeroes what no micro-batch of the window wrote.

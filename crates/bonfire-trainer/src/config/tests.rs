@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{Budget, ConfigError, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig};
+use bonfire_parallel::{Compression, ZeroStage};
 
 const MINIMAL: &str = r#"
 [model]
@@ -103,7 +104,7 @@ flip = true
         "test.toml:8: unknown key \"data.normalize.median\"; did you mean \"mean\"?",
         "test.toml:21: unknown key \"data.transforms.flip\"; no keys are known here",
         "test.toml:10: unknown key \"train.max_epoch\"; did you mean \"max_epochs\"?",
-        "test.toml:14: optimizer.kind: \"sgdd\" is not one of \"sgd\", \"adamw\"; did you mean \"sgd\"?",
+        "test.toml:14: optimizer.kind: \"sgdd\" is not one of \"sgd\", \"adam\", \"adamw\"; did you mean \"sgd\"?",
         "test.toml:17: optimizer.momentum: invalid type: sequence, expected a number",
         "test.toml:16: optimizer.betas: invalid length 1, expected an array of length 2",
         "test.toml:11: unknown section \"optimiser\"; did you mean \"optimizer\"?",
@@ -257,11 +258,69 @@ fn value_problems_name_key_value_and_remedy() {
 }
 
 #[test]
+fn distributed_keys_that_do_not_go_together_are_reported() {
+    rejects(&["distributed.zero_stage=3"], 2, &["distributed.zero_stage = 3: must be 0, 1 or 2"]);
+    rejects(
+        &["distributed.compression=fp16", "distributed.compression_ratio=0.1"],
+        2,
+        &[
+            "distributed.compression_ratio is a key of compression \"topk\", not of \"fp16\"; remove it",
+        ],
+    );
+    let error = plan(&["distributed.compression=topk", "distributed.compression_ratio=2"], 2);
+    assert!(error.unwrap_err().to_string().contains("ratio = 2"));
+    let error = plan(&["distributed.compression=int8", "distributed.zero_stage=2"], 2);
+    assert!(error.unwrap_err().to_string().contains("zero_stage = 2: a compressed bucket"));
+    rejects(
+        &["distributed.local_sgd.outer_momentum=0.5", "distributed.local_sgd.period=4"],
+        2,
+        &[
+            "distributed.local_sgd.outer_lr is missing: set it to the outer learning rate, to which \
+           outer_momentum and outer_nesterov belong",
+        ],
+    );
+    let error = plan(&["distributed.local_sgd.period=0"], 2).unwrap_err().to_string();
+    assert!(error.contains("local_sgd.period = 0: must be at least 1"), "{error}");
+}
+
+#[test]
+fn the_data_parallel_layer_gets_what_is_written() {
+    let keys = [
+        "distributed.compression=powersgd",
+        "distributed.matrix_approximation_rank=2",
+        "distributed.start_powerSGD_iter=5",
+        "distributed.zero_stage=1",
+        "distributed.check_replicas_every=7",
+        "distributed.static_graph=true",
+        "seed=9",
+    ];
+    let plan = plan(&keys, 2).unwrap();
+    assert_eq!(
+        plan.distributed.compression,
+        Compression::PowerSgd {
+            matrix_approximation_rank: 2,
+            min_compression_rate: 2.0,
+            start_iter: 5,
+            use_error_feedback: true,
+            warm_start: true,
+            seed: 9,
+        }
+    );
+    let layer = crate::TrainerConfig::from_plan(&plan).parallel;
+    assert_eq!(layer.zero_stage, ZeroStage::Optimizer);
+    assert_eq!(layer.check_replicas_every, 7);
+    assert!(layer.static_graph);
+    // Written out and read again it is the same plan.
+    let again = Plan::resolve(&read(&plan.to_toml().unwrap()).unwrap(), 2).unwrap();
+    assert_eq!(again, plan);
+}
+
+#[test]
 fn an_empty_configuration_lists_what_is_required() {
     let error = Plan::resolve(&read("").unwrap(), 1).unwrap_err();
     let expected = [
         "test.toml: model.kind is missing: set it to the name of a registered model",
-        "test.toml: optimizer.kind is missing: set it to \"sgd\" or \"adamw\"",
+        "test.toml: optimizer.kind is missing: set it to \"sgd\", \"adam\" or \"adamw\"",
         "test.toml: data.path is missing: set it to the folder of the data set",
     ];
     assert_eq!(lines(&error), expected);
