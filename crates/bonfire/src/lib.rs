@@ -89,7 +89,8 @@ pub mod prelude {
     };
     pub use bonfire_nn::{ImageClassifier, ImageShape, correct_predictions, cross_entropy};
     pub use bonfire_parallel::{
-        AdamWConfig, BurnOptimizer, DataParallel, DataParallelConfig, FlatOptimizer, SgdConfig,
+        AdamConfig, AdamWConfig, BurnOptimizer, Compression, DataParallel, DataParallelConfig,
+        FlatOptimizer, Join, LocalSgd, OuterMomentum, SgdConfig, ZeroStage,
     };
     pub use bonfire_trainer::config::OptimizerPlan;
     pub use bonfire_trainer::{
