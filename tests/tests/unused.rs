@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use bonfire_comm::{ProcessGroup, local};
-use bonfire_parallel::{DataParallel, DataParallelConfig, ParallelError, SgdConfig};
+use bonfire_parallel::{DataParallel, DataParallelConfig, LocalSgd, ParallelError, SgdConfig};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
@@ -114,6 +114,21 @@ fn a_static_graph_that_shrinks_is_an_error_on_every_rank() {
         let mut parallel = branches(&group, static_graph());
         window(&mut parallel, true).unwrap();
         window(&mut parallel, group.rank() == 1).unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("right.weight") && error.contains("rank 0"), "{error}");
+    }
+}
+
+#[test]
+fn a_local_step_without_a_gradient_ends_all_ranks() {
+    let errors = local::spawn(2, |group| {
+        let config = DataParallelConfig { local_sgd: Some(LocalSgd::new(2)), ..Default::default() };
+        let mut parallel = branches(&group, config);
+        window(&mut parallel, true).unwrap();
+        window(&mut parallel, true).unwrap();
+        let first = window(&mut parallel, group.rank() == 1);
+        first.and_then(|()| window(&mut parallel, true)).unwrap_err().to_string()
     });
     for error in errors {
         assert!(error.contains("right.weight") && error.contains("rank 0"), "{error}");

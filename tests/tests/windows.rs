@@ -89,13 +89,17 @@ struct Normalised {
     head: Linear,
 }
 
-/// Running means that each forward pass of a window of two micro-batches begins with.
-fn running_means(group: &ProcessGroup) -> Vec<f32> {
+fn normalised(group: &ProcessGroup, config: DataParallelConfig) -> DataParallel<Normalised> {
     let model = Normalised {
         norm: BatchNormConfig::new(1).init(&device()),
         head: LinearConfig::new(1, 1).init(&device()),
     };
-    let mut parallel = DataParallel::new(model, group, DataParallelConfig::default()).unwrap();
+    DataParallel::new(model, group, config).unwrap()
+}
+
+/// Running means that each forward pass of a window of two micro-batches begins with.
+fn running_means(group: &ProcessGroup) -> Vec<f32> {
+    let mut parallel = normalised(group, DataParallelConfig::default());
     let mut optimizer = SgdConfig::new().init().unwrap();
     let mut seen = Vec::new();
     let mut micro_batch = |parallel: &mut DataParallel<Normalised>| {
@@ -124,4 +128,28 @@ fn running_statistics_are_broadcast_at_the_first_micro_batch_of_a_window() {
     assert_eq!(zero[2], one[2], "{means:?}");
     assert_ne!(zero[2], 0.0, "{means:?}");
     assert_ne!(zero[3], one[3], "{means:?}");
+}
+
+#[test]
+fn without_broadcasts_running_statistics_are_a_rank_s_own_until_they_are_saved() {
+    let means = local::spawn(2, |group| {
+        let config = DataParallelConfig { broadcast_buffers: false, ..Default::default() };
+        let mut parallel = normalised(&group, config);
+        for _ in 0..3 {
+            let replica = parallel.replica().unwrap();
+            let offset = 100.0 * (group.rank() as f32 + 1.0);
+            let x = Tensor::<2>::from_data([[offset], [offset + 2.0]], &device());
+            parallel.backward(replica.head.forward(replica.norm.forward(x)).sum()).unwrap();
+            parallel.step(&mut SgdConfig::new().init().unwrap(), 0.1).unwrap();
+        }
+        let mean = |parallel: &DataParallel<Normalised>| {
+            parallel.model().valid().norm.running_mean.value_sync().into_scalar::<f32>()
+        };
+        let own = mean(&parallel);
+        parallel.synchronize_buffers().unwrap();
+        (own, mean(&parallel))
+    });
+    let [zero, one] = &means[..] else { panic!("{means:?}") };
+    assert!(one.0 > 1.5 * zero.0, "{means:?}");
+    assert_eq!((zero.1, one.1), (zero.0, zero.0), "{means:?}");
 }

@@ -61,6 +61,19 @@ fn a_stopped_run_continues_with_the_same_bits() {
 }
 
 #[test]
+fn a_continuation_may_compress_otherwise_or_not_at_all() {
+    let keys = ["checkpoint.every_n_steps=11", "checkpoint.keep_last=99"];
+    for (before, after) in [("none", "int8"), ("int8", "none"), ("topk", "fp8"), ("int8", "topk")] {
+        let set = |kind| [format!("distributed.compression={kind}")];
+        let (before, after) = (set(before), set(after));
+        let whole = train(&[before[0].as_str()]).set(&keys).succeed();
+        let place = whole.run_folder().join("checkpoints/step-00000022");
+        let resumed = train(&[after[0].as_str()]).set(&keys).resume(&place).succeed();
+        assert!(number(&resumed, "valid_accuracy") > 0.6, "{before:?} {after:?}");
+    }
+}
+
+#[test]
 fn fewer_bytes_are_sent_and_counted() {
     let sent = |keys: &[&str]| number(&train(keys).succeed(), "bytes_sent_per_step");
     let plain = sent(&[]);

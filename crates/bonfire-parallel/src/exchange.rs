@@ -7,6 +7,8 @@ use crate::shard::Sharding;
 use bonfire_comm::{Buffer, CommError, HostBuffer, ProcessGroup, ReduceOp, Work};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// What a window does with its full buckets. The same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +115,28 @@ pub(crate) fn copy_of(buffer: &HostBuffer, range: std::ops::Range<usize>) -> Hos
 pub(crate) struct HookRunner {
     start_step: u64,
     hook: Arc<Mutex<Box<dyn CommHook>>>,
-    jobs: Sender<Job>,
+    /// `None` only while it is dropped.
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How long a runner that is dropped waits for its thread, which holds a handle of the group: a
+/// process should not end before the group has heard so.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+impl Drop for HookRunner {
+    fn drop(&mut self) {
+        self.jobs = None;
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + GOODBYE;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Else a bucket is on its way, for as long as the group's deadline.
+        if thread.is_finished() {
+            drop(thread.join());
+        }
+    }
 }
 
 struct Job {
@@ -129,7 +152,7 @@ impl HookRunner {
         let hook = Arc::new(Mutex::new(hook));
         let (jobs, received) = unbounded::<Job>();
         let worker = hook.clone();
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("bonfire-hook".to_string())
             .spawn(move || {
                 for Job { layout, bucket, mut memory, done } in received {
@@ -141,7 +164,7 @@ impl HookRunner {
             .map_err(|error| CommError::Internal {
                 detail: format!("no thread for the communication hook: {error}"),
             })?;
-        Ok(Self { start_step, hook, jobs })
+        Ok(Self { start_step, hook, jobs: Some(jobs), thread: Some(thread) })
     }
 
     /// The step, counted from 0, from which the hook acts.
@@ -158,7 +181,8 @@ impl HookRunner {
     ) -> Result<Pending, ParallelError> {
         let (done, receiver) = bounded(1);
         let job = Job { layout: layout.clone(), bucket, memory, done };
-        self.jobs.send(job).map_err(|_| hook_ended())?;
+        let jobs = self.jobs.as_ref().ok_or_else(hook_ended)?;
+        jobs.send(job).map_err(|_| hook_ended())?;
         Ok(Pending::Hooked(receiver))
     }
 

@@ -60,16 +60,13 @@ impl<M: Module> DataParallel<M> {
     /// buckets.
     ///
     /// # Errors
-    /// As `step`; [`ParallelError::Setting`] with a [`ZeroStage`](crate::ZeroStage).
+    /// As `step`; [`ParallelError::Setting`] with a [`ZeroStage`](crate::ZeroStage) or
+    /// [`LocalSgd`](crate::LocalSgd).
     pub fn step_with(
         &mut self,
         update: impl FnOnce(GradientsParams) -> M,
     ) -> Result<StepReport, ParallelError> {
-        if self.sharding.is_some() {
-            let reason = "an optimizer that takes the whole module cannot be shared by the ranks";
-            let value = format!("{:?}", self.config.zero_stage);
-            return Err(ParallelError::Setting { name: "zero_stage", value, reason });
-        }
+        self.check_foreign_optimizer()?;
         let Ended { totals, gradient_scale, used } = self.end_window(None)?;
         let local = self.begin_local()?;
         let mut flat = Vec::with_capacity(self.flat.len());
@@ -89,6 +86,20 @@ impl<M: Module> DataParallel<M> {
             self.reducer.recycle(bucket, if adopted { None } else { reclaim(memory) });
         }
         self.finish_step(local, totals)
+    }
+
+    /// Checks that nothing but the optimizer has to change parameters or see their parts.
+    fn check_foreign_optimizer(&self) -> Result<(), ParallelError> {
+        let setting = |name, value, reason| Err(ParallelError::Setting { name, value, reason });
+        if self.sharding.is_some() {
+            let reason = "an optimizer that takes the whole module cannot be shared by the ranks";
+            return setting("zero_stage", format!("{:?}", self.config.zero_stage), reason);
+        }
+        if let Some(policy) = self.config.local_sgd {
+            let reason = "an optimizer that keeps the module itself would not see the averages";
+            return setting("local_sgd.period", policy.period.to_string(), reason);
+        }
+        Ok(())
     }
 
     /// Cuts the flat gradients of the buckets up into those of the parameters.

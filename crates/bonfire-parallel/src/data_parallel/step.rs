@@ -215,6 +215,13 @@ impl<M: Module> DataParallel<M> {
 
     /// Collects from all ranks which parameters had no gradient.
     fn unused_parameters(&self) -> Result<ParallelError, ParallelError> {
+        if self.exchange() == Exchange::None {
+            // The others have not heard of it, and are elsewhere.
+            let ranks = vec![(self.control.rank(), self.reducer.unused())];
+            let error = ParallelError::UnusedParameters { ranks };
+            self.control.abort(&error.to_string());
+            return Ok(error);
+        }
         let own = self.reducer.unused().join("\n");
         let all = self.control.all_gather_bytes(own.as_bytes())?;
         let paths = |text: &Vec<u8>| {

@@ -1,12 +1,12 @@
 //! A step of which every rank takes its part.
 
 use super::DataParallel;
-use crate::ParallelError;
 use crate::bucket::Segment;
 use crate::exchange::copy_of;
 use crate::optimizer::{FlatOptimizer, FlatUpdate};
 use crate::reducer::Reduced;
 use crate::shard::Sharding;
+use crate::{ParallelError, ZeroStage};
 use bonfire_comm::{Buffer, HostBuffer, Work};
 use bonfire_tensor::host::{flat_from_host, to_host};
 use bonfire_tensor::parameters::hide_trainable;
@@ -77,7 +77,8 @@ impl<M: Module> DataParallel<M> {
             Reduced::Adopted(flat) => to_host(*flat)?,
         };
         let part = copy_of(&whole, sharding.range(whole.len()));
-        self.reducer.recycle(bucket, Some(whole));
+        let keeps = self.config.zero_stage == ZeroStage::Optimizer;
+        self.reducer.recycle(bucket, keeps.then_some(whole));
         Ok(part)
     }
 }

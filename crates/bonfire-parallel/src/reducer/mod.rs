@@ -30,6 +30,9 @@ use slot::{Memory, Slot};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use totals::EXTRA;
 
+/// Whole buckets on their way at once where a rank keeps a part only.
+const MOST_IN_FLIGHT: usize = 2;
+
 pub(crate) struct Reducer {
     layout: Arc<BucketLayout>,
     /// Elements of each bucket's memory: its parameters, the totals in the last one, padding.
@@ -294,7 +297,7 @@ impl Reducer {
     fn launch(&self, window: &mut Window, bucket: usize) -> Result<(), ParallelError> {
         let mut memory = match std::mem::replace(&mut window.slots[bucket].memory, Memory::Away) {
             Memory::Gathering(Some(memory)) => memory,
-            Memory::Gathering(None) => self.fresh(window, bucket),
+            Memory::Gathering(None) => self.fresh(window, bucket)?,
             other => {
                 let adopted = matches!(other, Memory::Reduced(_));
                 window.slots[bucket].memory = other;
@@ -321,13 +324,13 @@ impl Reducer {
     }
 
     /// Memory for a bucket that begins to fill, zeroed.
-    fn fresh(&self, window: &mut Window, bucket: usize) -> HostBuffer {
+    fn fresh(&self, window: &mut Window, bucket: usize) -> Result<HostBuffer, ParallelError> {
         let (dtype, len) = (self.layout.buckets()[bucket].dtype, self.lens[bucket]);
-        window.reclaim_parts(self.sharding);
-        match window.spare.iter().position(|memory| memory.dtype() == dtype) {
+        window.reclaim_parts(self.sharding)?;
+        Ok(match window.spare.iter().position(|memory| memory.dtype() == dtype) {
             Some(index) => slot::zeroed(window.spare.swap_remove(index), len),
             None => HostBuffer::zeros(dtype, len),
-        }
+        })
     }
 }
 
@@ -343,28 +346,28 @@ impl Window {
         }
     }
 
-    /// Frees the memory of buckets whose part has come back already. A failed one is left for
-    /// [`Reducer::wait`].
-    fn reclaim_parts(&mut self, sharding: Option<Sharding>) {
+    /// Frees the memory of buckets whose part has come back, and waits for the oldest one where more
+    /// than [`MOST_IN_FLIGHT`] are on their way: parts are there to save memory.
+    fn reclaim_parts(&mut self, sharding: Option<Sharding>) -> Result<(), ParallelError> {
+        let part = |slot: &Slot| matches!(slot.memory, Memory::InFlight(Pending::Part(_)));
+        let mut on_their_way = self.slots.iter().filter(|slot| part(slot)).count();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            let done = matches!(&slot.memory, Memory::InFlight(pending @ Pending::Part(_)) if pending.is_done());
-            if !done {
-                continue;
-            }
-            let Memory::InFlight(pending) = std::mem::replace(&mut slot.memory, Memory::Away)
-            else {
-                continue;
+            let free = match &slot.memory {
+                Memory::InFlight(pending @ Pending::Part(_)) => {
+                    on_their_way > MOST_IN_FLIGHT || pending.is_done()
+                }
+                _ => false,
             };
-            match pending.wait(sharding) {
-                Ok(arrived) => {
-                    let reduced = self.arrived(arrived);
-                    self.slots[index].memory = Memory::Reduced(reduced);
-                }
-                Err(error) => {
-                    self.error.get_or_insert(error);
-                }
+            if free
+                && let Memory::InFlight(pending) = std::mem::replace(&mut slot.memory, Memory::Away)
+            {
+                let arrived = pending.wait(sharding)?;
+                let reduced = self.arrived(arrived);
+                self.slots[index].memory = Memory::Reduced(reduced);
+                on_their_way -= 1;
             }
         }
+        Ok(())
     }
 }

@@ -42,7 +42,10 @@ impl Reducer {
             window.slots[bucket].memory = Memory::Reduced(Reduced::Adopted(Box::new(flat)));
             return self.received(window, bucket, segment);
         }
-        let mut memory = memory.unwrap_or_else(|| self.fresh(&mut window, bucket));
+        let mut memory = match memory {
+            Some(memory) => memory,
+            None => self.fresh(&mut window, bucket)?,
+        };
         let written = match &mut memory {
             HostBuffer::F32(values) => gradient.write_to(&mut values[range], accumulate),
             HostBuffer::F64(values) => gradient.write_to(&mut values[range], accumulate),
