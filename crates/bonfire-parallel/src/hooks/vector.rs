@@ -12,7 +12,7 @@ pub(super) fn largest<E: HookFloat>(values: &[E]) -> E {
         let size = value.abs();
         top[lane] = if size > top[lane] { size } else { top[lane] };
         // 0 of a number, NaN of everything else, which the comparison above may overlook.
-        poison[lane] += value - value;
+        poison[lane] += value * E::ZERO;
     };
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {

@@ -60,15 +60,13 @@ fn f32_is_rounded_to_the_nearest() {
         .collect();
     let buckets = [bucket(&[("a", &[values.len()])])];
     let given = |_: usize, _: u64, _: &str, _: usize| values.clone();
-    let cases: [(Compression, fn(f32) -> f32); 2] = [
-        (Compression::Fp16, |value| f16::from_f32(value).to_f32()),
-        (Compression::Bf16, |value| bf16::from_f32(value).to_f32()),
-    ];
-    for (compression, round) in cases {
+    let check = |compression, round: fn(f32) -> f32| {
         let outcome = run(compression, 1, &buckets, 1).outcome_of::<f32>(&given);
         for (got, value) in outcome.steps[0][0].iter().zip(&values) {
             let expected = f64::from(round(*value as f32));
             assert!(*got == expected || got.is_nan() && expected.is_nan(), "{value}: {got}");
         }
-    }
+    };
+    check(Compression::Fp16, |value| f16::from_f32(value).to_f32());
+    check(Compression::Bf16, |value| bf16::from_f32(value).to_f32());
 }
