@@ -73,6 +73,19 @@ mod tests {
     }
 
     #[test]
+    fn nearly_dependent_columns_are_orthogonal_to_the_last_bit() {
+        let len = 70;
+        let noise = |k: usize| ((k * 7919) % 103) as f64 / 50.0 - 1.0;
+        let mut factor: Vec<f64> = (0..2 * len).map(noise).collect();
+        for k in 0..len {
+            factor[len + k] = factor[k] + 1e-9 * factor[len + k];
+        }
+        orthonormalise(&mut factor, len);
+        let product = dot(&factor[..len], &factor[len..]);
+        assert!(product.abs() < 1e-14, "{product}");
+    }
+
+    #[test]
     fn zeros_stay_and_what_is_not_finite_is_kept_visible() {
         let mut factor = vec![0.0f32, 0.0, 3.0, 4.0];
         orthonormalise(&mut factor, 2);
