@@ -4,7 +4,7 @@ Run it as `OMP_NUM_THREADS=1 python generate.py` with PyTorch installed. It writ
 
 - inputs.safetensors: the initial parameters and 50 batches of 16 samples, in f64, drawn by
   Python's own generator, so that they depend on no version of PyTorch;
-- expected.safetensors: for each rule (sgd, nesterov, adamw) and precision (f64, f32), the loss of
+- expected.safetensors: for each rule (sgd, nesterov, adam, adamw) and precision (f64, f32), the loss of
   every batch before its step and the parameters after the last one, all written as f64.
 
 The model is a perceptron 20-16-10 with ReLU, the loss the mean cross-entropy. Weights are stored
@@ -30,6 +30,9 @@ OPTIMIZERS = {
     ),
     "nesterov": lambda parameters: torch.optim.SGD(
         parameters, lr=0.1, momentum=0.9, weight_decay=1e-3, nesterov=True, foreach=False
+    ),
+    "adam": lambda parameters: torch.optim.Adam(
+        parameters, lr=1e-2, weight_decay=1e-3, foreach=False
     ),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=False),
 }

@@ -5,7 +5,8 @@ use bonfire_comm::{HostBuffer, ProcessGroup, ReduceOp};
 use bonfire_models::{Mlp, MlpConfig};
 use bonfire_nn::{ImageClassifier, cross_entropy};
 use bonfire_parallel::{
-    AdamWConfig, DataParallel, DataParallelConfig, FlatOptimizer, ParallelError, SgdConfig,
+    AdamConfig, AdamWConfig, DataParallel, DataParallelConfig, FlatOptimizer, ParallelError,
+    SgdConfig,
 };
 use bonfire_tensor::parameters;
 use bonfire_tensor::state::State;
@@ -57,6 +58,8 @@ pub enum Rule {
     Sgd,
     /// The same with Nesterov momentum.
     Nesterov,
+    /// Adam with weight decay.
+    Adam,
     /// AdamW with PyTorch's defaults.
     AdamW,
 }
@@ -67,6 +70,7 @@ impl Rule {
         match self {
             Self::Sgd => "sgd",
             Self::Nesterov => "nesterov",
+            Self::Adam => "adam",
             Self::AdamW => "adamw",
         }
     }
@@ -75,7 +79,7 @@ impl Rule {
     pub fn learning_rate(self) -> f64 {
         match self {
             Self::Sgd | Self::Nesterov => 0.1,
-            Self::AdamW => 1e-2,
+            Self::Adam | Self::AdamW => 1e-2,
         }
     }
 
@@ -85,6 +89,7 @@ impl Rule {
         match self {
             Self::Sgd => Box::new(sgd.init().unwrap()),
             Self::Nesterov => Box::new(sgd.with_nesterov(true).init().unwrap()),
+            Self::Adam => Box::new(AdamConfig::new().with_weight_decay(1e-3).init().unwrap()),
             Self::AdamW => Box::new(AdamWConfig::new().init().unwrap()),
         }
     }
@@ -94,7 +99,7 @@ impl Rule {
         match (precision, self) {
             (Precision::F64, _) => 1e-9,
             (Precision::F32, Self::Sgd | Self::Nesterov) => 1e-4,
-            (Precision::F32, Self::AdamW) => 1e-3,
+            (Precision::F32, Self::Adam | Self::AdamW) => 1e-3,
         }
     }
 }

@@ -24,7 +24,7 @@ fn training_in_single_precision_is_that_of_pytorch() {
 fn training_matches(precision: Precision, test: &str) {
     let work = |group: &ProcessGroup| {
         let device = precision.device();
-        for rule in [Rule::Sgd, Rule::Nesterov, Rule::AdamW] {
+        for rule in [Rule::Sgd, Rule::Nesterov, Rule::Adam, Rule::AdamW] {
             train_and_compare(group, &device, rule, precision);
         }
     };

@@ -17,6 +17,8 @@ const STEPS: &str = "steps";
 const ARRIVAL: &str = "arrival";
 /// Scalar: ranks whose own state was saved.
 const RANKS: &str = "ranks";
+/// Scalar: name of the communication hook, if there is one.
+const HOOK_NAME: &str = "hook_name";
 /// Parts of a rank's own state.
 const HOOK: &str = "hook";
 const LOCAL: &str = "local";
@@ -97,6 +99,10 @@ impl<M: Module> DataParallel<M> {
         }
         state.scalars.insert(STEPS.to_string(), Scalar::Uint(self.steps));
         state.scalars.insert(RANKS.to_string(), Scalar::Uint(all.len() as u64));
+        if let Some(hook) = self.reducer.hook() {
+            let name = hook.hook().name().to_string();
+            state.scalars.insert(HOOK_NAME.to_string(), Scalar::Text(name));
+        }
         if self.trace.is_none() {
             let order: Vec<i64> = self.arrival.iter().map(|index| *index as i64).collect();
             let shape = vec![order.len()];
@@ -135,12 +141,10 @@ impl<M: Module> DataParallel<M> {
         }
         let mut ranks: Vec<State> =
             (0..saved).map(|rank| state.take_under(&format!("rank{rank}"))).collect();
+        let saved_hook = state.scalars.remove(HOOK_NAME);
         state.finish()?;
-        if let Some(hook) = self.reducer.hook() {
-            let states: Vec<State> = ranks.iter_mut().map(|own| own.take_under(HOOK)).collect();
-            let (rank, ranks) = (self.control.rank(), self.control.world_size());
-            hook.hook().load_state(&states, rank, ranks)?;
-        }
+        let states = ranks.iter_mut().map(|own| own.take_under(HOOK)).collect();
+        self.load_hook_state(saved_hook, states)?;
         let mut own = match saved == self.control.world_size() {
             true => ranks.swap_remove(self.control.rank()),
             false => State::default(),
@@ -155,6 +159,31 @@ impl<M: Module> DataParallel<M> {
         let optimizer_state = if local == State::default() { optimizer_state } else { local };
         optimizer.reset();
         Ok(self.optimizer_state(optimizer).load_state(optimizer_state)?)
+    }
+
+    /// Restores what a hook has held back, if it is the hook that has saved it.
+    fn load_hook_state(
+        &self,
+        saved: Option<Scalar>,
+        states: Vec<State>,
+    ) -> Result<(), ParallelError> {
+        let saved = match saved {
+            Some(Scalar::Text(name)) => name,
+            _ => "none".to_string(),
+        };
+        let hook = self.reducer.hook().map(|runner| runner.hook());
+        let now = hook.as_ref().map_or("none", |hook| hook.name());
+        if saved != now {
+            if saved != "none" && self.control.rank() == 0 {
+                tracing::warn!(
+                    "the checkpoint was made with gradients compressed by {saved}, this run uses \
+                     {now}: what {saved} held back is lost"
+                );
+            }
+            return Ok(());
+        }
+        let Some(mut hook) = hook else { return Ok(()) };
+        Ok(hook.load_state(&states, self.control.rank(), self.control.world_size())?)
     }
 
     /// Whether every rank's optimizer has seen gradients of its own.
