@@ -5,6 +5,9 @@ use bonfire_tensor::parameters::ParameterSpec;
 use std::ops::Range;
 
 const MIB: f64 = 1024.0 * 1024.0;
+/// A parameter of so many bytes has a bucket of its own: its gradient is then reduced in the memory
+/// that the backward pass left it in, which saves more than a collective costs.
+const ALONE: usize = 512 * 1024;
 
 /// One parameter's place in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +32,11 @@ pub struct Bucket {
 }
 
 impl Bucket {
+    /// Bytes of all parameters.
+    pub fn num_bytes(&self) -> usize {
+        self.num_elements() * self.dtype.size_bytes()
+    }
+
     /// Number of elements of all parameters.
     pub fn num_elements(&self) -> usize {
         self.segments.last().map_or(0, |segment| segment.range.end)
@@ -48,7 +56,7 @@ impl BucketLayout {
     ///
     /// `arrival` holds every index into `trainable` once. A bucket is closed once it holds `cap_mb`
     /// MiB or more; the first one at `first_cap_mb`. Parameters of different element types never
-    /// share a bucket.
+    /// share a bucket, and one of 512 KiB or more is alone in its own.
     pub fn new(
         trainable: &[ParameterSpec],
         arrival: &[usize],
@@ -61,10 +69,11 @@ impl BucketLayout {
         for (place, &parameter) in arrival.iter().enumerate() {
             let Some(spec) = trainable.get(parameter) else { continue };
             position[parameter] = place;
+            let alone = spec.num_elements() * spec.dtype.size_bytes() >= ALONE;
             let same_type = open.iter().position(|bucket| bucket.dtype == spec.dtype);
             let mut bucket = match same_type {
-                Some(index) => open.remove(index),
-                None => Bucket { dtype: spec.dtype, segments: Vec::new() },
+                Some(index) if !alone => open.remove(index),
+                _ => Bucket { dtype: spec.dtype, segments: Vec::new() },
             };
             let start = bucket.num_elements();
             bucket.segments.push(Segment {
@@ -74,7 +83,7 @@ impl BucketLayout {
                 parameter,
             });
             let cap = if closed.is_empty() { first_cap_mb } else { cap_mb };
-            if (bucket.num_elements() * spec.dtype.size_bytes()) as f64 >= cap * MIB {
+            if alone || bucket.num_bytes() as f64 >= cap * MIB {
                 closed.push(bucket);
             } else {
                 open.push(bucket);
@@ -144,8 +153,8 @@ mod tests {
 
     #[test]
     fn the_order_of_arrival_decides_whatever_the_order_of_fields() {
-        let specs: Vec<_> = (0..4).map(|k| spec(&format!("p{k}"), 1 << 18, DType::F32)).collect();
-        let layout = BucketLayout::new(&specs, &[1, 3, 0, 2], 1.0, 2.0);
+        let specs: Vec<_> = (0..4).map(|k| spec(&format!("p{k}"), 1 << 16, DType::F32)).collect();
+        let layout = BucketLayout::new(&specs, &[1, 3, 0, 2], 0.25, 0.5);
         let parameters: Vec<Vec<usize>> = layout
             .buckets()
             .iter()
@@ -160,7 +169,7 @@ mod tests {
         let specs = [
             spec("a", 10, DType::F32),
             spec("b", 10, DType::F64),
-            spec("c", 1 << 20, DType::F32),
+            spec("c", 1 << 17, DType::F32),
             spec("d", 10, DType::F64),
         ];
         let layout = BucketLayout::new(&specs, &[3, 2, 1, 0], 1.0, 25.0);
@@ -168,7 +177,9 @@ mod tests {
             assert!(bucket.segments.iter().all(|s| specs[s.parameter].dtype == bucket.dtype));
         }
         let total: usize = layout.buckets().iter().map(Bucket::num_elements).sum();
-        assert_eq!(total, 30 + (1 << 20));
-        assert_eq!(layout.buckets()[0].segments[0].path, "c");
+        assert_eq!(total, 30 + (1 << 17));
+        let paths = |bucket: &Bucket| bucket.segments.iter().map(|s| s.path.clone()).collect();
+        let paths: Vec<Vec<String>> = layout.buckets().iter().map(paths).collect();
+        assert_eq!(paths, [vec!["c"], vec!["d", "b"], vec!["a"]]);
     }
 }

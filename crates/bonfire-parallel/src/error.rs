@@ -1,4 +1,4 @@
-use bonfire_comm::CommError;
+use bonfire_comm::{CommError, DType};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::state::StateError;
 
@@ -33,6 +33,16 @@ pub enum ParallelError {
     UnusedParameters {
         /// The ranks that lack gradients, with the paths of the parameters.
         ranks: Vec<(usize, Vec<String>)>,
+    },
+    /// Happens when a gradient has another element type than its parameter.
+    #[error("the gradient of \"{path}\" is {got}, its parameter {expected}")]
+    GradientType {
+        /// The parameter.
+        path: String,
+        /// Its type.
+        expected: DType,
+        /// The gradient's.
+        got: DType,
     },
     /// Happens when a parameter gets a gradient that it did not have in the first window, although
     /// `static_graph` promised that the same parameters are used in all of them.

@@ -13,6 +13,7 @@
 
 use crate::extension::{dispatch_deepen, dispatch_gradient_hook};
 use crate::host;
+use bonfire_comm::HostBuffer;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor};
@@ -41,6 +42,20 @@ impl Gradient {
     /// another order, or not on the CPU.
     pub fn as_flat(&self) -> Option<Tensor<1>> {
         host::flat_dispatch(&self.0)
+    }
+
+    /// Whether [`into_buffer`](Self::into_buffer) makes no copy: the gradient lies on the CPU in
+    /// row-major order, and nobody else holds its memory.
+    pub fn owns_memory(&self) -> bool {
+        host::owns_memory(&self.0)
+    }
+
+    /// The gradient as host memory, in row-major order.
+    ///
+    /// # Errors
+    /// [`TensorError`](crate::TensorError) when a device fails.
+    pub fn into_buffer(self) -> Result<HostBuffer, crate::TensorError> {
+        host::dispatch_to_host(self.0)
     }
 
     /// Copies the gradient into `output` in row-major order; with `accumulate`, adds it.

@@ -226,6 +226,31 @@ pub(crate) fn flat_dispatch(tensor: &DispatchTensor) -> Option<Tensor<1>> {
     }
 }
 
+/// Whether a tensor is the only handle of CPU memory that holds its elements in row-major order.
+pub(crate) fn owns_memory(tensor: &DispatchTensor) -> bool {
+    match &tensor.kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(primitive)) => {
+            let layout = primitive.layout();
+            primitive.is_unique() && primitive.is_contiguous() && layout.start_offset() == 0
+        }
+        _ => false,
+    }
+}
+
+/// The elements of a tensor of any backend, in row-major order; without a copy for one that
+/// [`owns_memory`].
+pub(crate) fn dispatch_to_host(tensor: DispatchTensor) -> Result<HostBuffer, TensorError> {
+    match tensor.kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(primitive)) => {
+            data_to_host(primitive.into_data())
+        }
+        kind => {
+            let tensor = DispatchTensor { kind, autodiff: tensor.autodiff };
+            to_host(Tensor::<1>::from_dispatch(tensor))
+        }
+    }
+}
+
 pub(crate) fn write_dispatch<E: HostFloat>(
     tensor: DispatchTensor,
     output: &mut [E],
@@ -236,9 +261,7 @@ pub(crate) fn write_dispatch<E: HostFloat>(
             write_flex(&primitive, output, accumulate)
         }
         kind => {
-            let tensor = DispatchTensor { kind, autodiff: tensor.autodiff };
-            let flat = Tensor::<1>::from_dispatch(tensor);
-            let buffer = to_host(flat)?;
+            let buffer = dispatch_to_host(DispatchTensor { kind, autodiff: tensor.autodiff })?;
             let (len, dtype) = (buffer.len(), buffer.dtype());
             match buffer.as_slice::<E>() {
                 Ok(values) if values.len() == output.len() => {

@@ -7,12 +7,16 @@
 //!   into the bucket's memory (`receive.rs`);
 //! - InFlight: in the communicating micro-batch, all gradients of the bucket are there *and* all
 //!   earlier buckets were launched; the engine, or the communication hook, owns the memory;
-//! - Full, only the last bucket on an engine with blocking calls: the backward pass ends with it, so
-//!   handing it to another thread would hide nothing and cost two changes of threads;
+//! - Full, on an engine with blocking calls: the last bucket, with which the backward pass ends, and
+//!   tiny ones. Handing them to another thread would hide little and cost two changes of threads; the
+//!   thread that waits reduces them;
 //! - Reduced: it has come back. Where nothing is exchanged, a gradient that is a whole bucket goes
 //!   from Gathering to Reduced in the memory that it came in.
 //!
-//! ORDER: buckets are launched strictly in their layout's order, which is the same on every rank.
+//! A gradient that is a whole bucket is not copied: the bucket takes its memory.
+//!
+//! ORDER: buckets are launched strictly in their layout's order, which is the same on every rank, and
+//! the Full ones in that order after all others.
 
 mod receive;
 mod slot;
@@ -40,8 +44,8 @@ pub(crate) struct Reducer {
     group: ProcessGroup,
     sharding: Option<Sharding>,
     hook: Option<Arc<HookRunner>>,
-    /// Whether the window's totals have a place behind the last bucket.
-    room_for_totals: bool,
+    /// The bucket behind which the window's totals have a place.
+    totals_in: Option<usize>,
     blocking_calls: bool,
     window: Mutex<Window>,
 }
@@ -69,13 +73,14 @@ impl Reducer {
         sharding: Option<Sharding>,
         hook: Option<Arc<HookRunner>>,
     ) -> Self {
-        let last = layout.buckets().last().map(|bucket| bucket.dtype);
-        // A 16-bit element does not hold a count exactly.
-        let room_for_totals =
-            matches!(last, Some(DType::F32 | DType::F64)) && group.world_size() > 1;
+        let blocking_calls = group.capabilities().blocking_host_calls;
+        let totals_in = match group.world_size() {
+            1 => None,
+            _ => place_of_totals(&layout, blocking_calls),
+        };
         let count = layout.buckets().len();
         let len = |index: usize| {
-            let extra = if room_for_totals && index + 1 == count { EXTRA } else { 0 };
+            let extra = if totals_in == Some(index) { EXTRA } else { 0 };
             let len = layout.buckets()[index].num_elements() + extra;
             sharding.map_or(len, |sharding| sharding.padded(len))
         };
@@ -92,12 +97,12 @@ impl Reducer {
         };
         Self {
             lens: (0..count).map(len).collect(),
-            blocking_calls: group.capabilities().blocking_host_calls,
+            blocking_calls,
             layout: Arc::new(layout),
             group,
             sharding,
             hook,
-            room_for_totals,
+            totals_in,
             window: Mutex::new(window),
         }
     }
@@ -194,6 +199,10 @@ impl Reducer {
                     self.lock().arrived(arrived)
                 }
                 Memory::Full(mut memory) => {
+                    if self.totals_in == Some(bucket) {
+                        let at = self.layout.buckets()[bucket].num_elements();
+                        self.lock().totals.write(&mut memory, at);
+                    }
                     exchange::all_reduce_here(&self.group, &mut memory)?;
                     Reduced::Host(memory)
                 }
@@ -267,7 +276,8 @@ impl Reducer {
         let memory = memory.filter(|memory| memory.len() == len && memory.dtype() == dtype);
         let mut window = self.lock();
         let slot = &mut window.slots[bucket];
-        slot.memory = Memory::Gathering(memory);
+        slot.memory = Memory::Gathering(if slot.brings_memory { None } else { memory });
+        slot.brings_memory = false;
         slot.used.iter_mut().for_each(|used| *used = false);
         window.totals = Totals::default();
         window.unused = Vec::new();
@@ -308,16 +318,14 @@ impl Reducer {
             }
         };
         self.zero_unused(window, bucket, &mut memory);
-        let last = bucket + 1 == window.slots.len();
-        if last && self.in_band(window.exchange) {
-            window.totals.write(&mut memory, self.layout.buckets()[bucket].num_elements());
-        }
         window.slots[bucket].memory = match (window.exchange, &self.hook) {
             (Exchange::None, _) => Memory::Reduced(Reduced::Host(memory)),
             (Exchange::Hook, Some(hook)) => {
                 Memory::InFlight(hook.start(&self.layout, bucket, memory)?)
             }
-            (Exchange::AllReduce, _) if last && self.blocking_calls => Memory::Full(memory),
+            (Exchange::AllReduce, _) if is_full(&self.layout, bucket, self.blocking_calls) => {
+                Memory::Full(memory)
+            }
             (exchange, _) => Memory::InFlight(exchange::start(&self.group, exchange, memory)?),
         };
         Ok(())
@@ -332,6 +340,25 @@ impl Reducer {
             None => HostBuffer::zeros(dtype, len),
         })
     }
+}
+
+/// Buckets of fewer bytes are reduced by the thread that waits.
+const TINY: usize = 64 * 1024;
+
+/// Whether a bucket, once full, is left to the thread that waits for it.
+fn is_full(layout: &BucketLayout, bucket: usize, blocking_calls: bool) -> bool {
+    let buckets = layout.buckets();
+    blocking_calls && (bucket + 1 == buckets.len() || buckets[bucket].num_bytes() < TINY)
+}
+
+/// The last bucket that leaves after the backward pass, when all counts are known, and that takes no
+/// gradient's memory, in which there is no room. A 16-bit element does not hold a count exactly.
+fn place_of_totals(layout: &BucketLayout, blocking_calls: bool) -> Option<usize> {
+    layout.buckets().iter().enumerate().rposition(|(index, bucket)| {
+        is_full(layout, index, blocking_calls)
+            && bucket.segments.len() > 1
+            && matches!(bucket.dtype, DType::F32 | DType::F64)
+    })
 }
 
 impl Window {

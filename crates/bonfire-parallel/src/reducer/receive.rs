@@ -27,20 +27,37 @@ impl Reducer {
             return Err(ParallelError::GraphChanged { rank: self.group.rank(), path });
         }
         let range = segments[segment].range.clone();
-        let adopts = adopts(&window) && segments.len() == 1;
+        let (dtype, whole) = (self.layout.buckets()[bucket].dtype, segments.len() == 1);
         let accumulate = window.slots[bucket].used[segment];
         let memory = match &mut window.slots[bucket].memory {
             Memory::Gathering(memory) => memory.take(),
             _ => return Ok(()),
         };
-        if adopts
-            && !accumulate
-            && let Some(flat) = gradient.as_flat()
-            && flat.dtype() == burn_type(self.layout.buckets()[bucket].dtype)
-            && flat.dims() == [range.len()]
-        {
-            window.slots[bucket].memory = Memory::Reduced(Reduced::Adopted(Box::new(flat)));
-            return self.received(window, bucket, segment);
+        if whole && !accumulate {
+            // The bucket may take the gradient's own memory.
+            if adopts(&window)
+                && let Some(flat) = gradient.as_flat()
+                && flat.dtype() == burn_type(dtype)
+                && flat.dims() == [range.len()]
+            {
+                window.slots[bucket].memory = Memory::Reduced(Reduced::Adopted(Box::new(flat)));
+                return self.received(window, bucket, segment);
+            }
+            if gradient.owns_memory() && self.lens[bucket] == range.len() {
+                let memory = gradient.into_buffer()?;
+                if memory.dtype() == dtype && memory.len() == range.len() {
+                    let slot = &mut window.slots[bucket];
+                    slot.memory = Memory::Gathering(Some(memory));
+                    slot.brings_memory = true;
+                    return self.received(window, bucket, segment);
+                }
+                let path = segments[segment].path.clone();
+                return Err(ParallelError::GradientType {
+                    path,
+                    expected: dtype,
+                    got: memory.dtype(),
+                });
+            }
         }
         let mut memory = match memory {
             Some(memory) => memory,

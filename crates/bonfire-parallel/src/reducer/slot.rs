@@ -12,12 +12,14 @@ pub(super) struct Slot {
     pub(super) missing: usize,
     /// Segments with a gradient in this window.
     pub(super) used: Vec<bool>,
+    /// Whether gradients come in memory that serves as the bucket's.
+    pub(super) brings_memory: bool,
 }
 
 impl Slot {
     pub(super) fn new(bucket: &Bucket) -> Self {
         let used = vec![false; bucket.segments.len()];
-        Self { memory: Memory::Gathering(None), missing: used.len(), used }
+        Self { memory: Memory::Gathering(None), missing: used.len(), used, brings_memory: false }
     }
 }
 

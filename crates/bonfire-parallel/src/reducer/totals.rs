@@ -1,4 +1,4 @@
-//! Counts of a window that all ranks have to know; they travel behind the last bucket.
+//! Counts of a window that all ranks have to know; they travel behind a bucket.
 
 use super::{Reduced, Reducer};
 use crate::ParallelError;
@@ -44,11 +44,6 @@ impl Totals {
 }
 
 impl Reducer {
-    /// Whether an exchange carries the totals.
-    pub(super) fn in_band(&self, exchange: Exchange) -> bool {
-        self.room_for_totals && exchange == Exchange::AllReduce
-    }
-
     /// Adds this rank's vote to the window.
     pub(crate) fn vote(&self, value: f64) {
         self.lock().totals.votes = value;
@@ -64,12 +59,11 @@ impl Reducer {
             let window = self.lock();
             (window.totals, window.exchange)
         };
-        let [weight, votes, unused] = match exchange {
-            Exchange::None => return Ok(own),
-            _ if self.in_band(exchange) => {
-                let last = self.lens.len() - 1;
-                let at = self.layout.buckets()[last].num_elements();
-                let means = self.with_reduced(last, |reduced| match reduced {
+        let [weight, votes, unused] = match (exchange, self.totals_in) {
+            (Exchange::None, _) => return Ok(own),
+            (Exchange::AllReduce, Some(bucket)) => {
+                let at = self.layout.buckets()[bucket].num_elements();
+                let means = self.with_reduced(bucket, |reduced| match reduced {
                     Reduced::Host(memory) => Totals::read(memory, at),
                     Reduced::Part(_) | Reduced::Adopted(_) => None,
                 })?;
