@@ -1,16 +1,25 @@
-//! One training loop, timed: images per second of a perceptron (784-256-10) with plain SGD, batches
-//! of 64 a rank, and made-up data of MNIST's shape.
+//! Training loops, timed or weighed, for `cargo xtask bench`, `bench-overhead` and `soak` to read.
 //!
-//! `burn` is the loop that one writes with Burn alone, `trainer` the same training in Bonfire's
-//! `Trainer`. Both have the same loader, model, loss and figures (loss and accuracy, summed on the
-//! device and read every 50 steps), so the difference is what Bonfire costs.
+//! - `burn` is the loop that one writes with Burn alone, `trainer` the same training in Bonfire's
+//!   `Trainer`: images per second of a perceptron (784-256-10) with plain SGD, batches of 64 a rank,
+//!   and made-up data of MNIST's shape. Both have the same loader, model, loss and figures (loss and
+//!   accuracy, summed on the device and read every 50 steps), so the difference is what Bonfire costs.
+//! - `parallel` is the loop that one writes over `DataParallel`, of three networks, with and without
+//!   exchange of gradients.
+//! - `memory` is a large perceptron with AdamW, and `growth` a small one for thousands of steps: what
+//!   their processes weigh.
 //!
-//! Prints the figure alone, for `cargo xtask bench` to read. `RAYON_NUM_THREADS` bounds the threads
-//! of the arithmetic.
-#![allow(clippy::print_stdout, reason = "the figure goes to standard output")]
+//! Prints the figures alone: one number for the first two, a line of JSON for the others.
+//! `RAYON_NUM_THREADS` bounds the threads of the arithmetic.
+#![allow(clippy::print_stdout, reason = "the figures go to standard output")]
 
 mod burn_loop;
+mod growth;
+mod memory;
+mod networks;
+mod parallel_loop;
 mod ranks;
+mod resident;
 mod stopwatch;
 mod task;
 mod trainer_loop;
@@ -23,7 +32,7 @@ use std::time::Duration;
 /// What a loop came to.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Times one training loop.
+/// Measures one training loop.
 #[derive(Parser)]
 #[command(name = "train_loop")]
 struct Args {
@@ -31,18 +40,24 @@ struct Args {
     mode: Mode,
     #[command(flatten)]
     options: Options,
+    /// Starts this many ranks as processes of their own; without it the process is alone, or RANK of
+    /// a group when that is set.
+    #[arg(long, global = true)]
+    ranks: Option<usize>,
 }
 
 #[derive(Subcommand)]
 enum Mode {
-    /// A loop of Burn alone.
+    /// A loop of Burn alone; takes no ranks.
     Burn,
-    /// Bonfire's `Trainer`, as one rank, or as RANK of a group when that is set.
-    Trainer {
-        /// Starts this many ranks as processes of their own.
-        #[arg(long)]
-        ranks: Option<usize>,
-    },
+    /// Bonfire's `Trainer`.
+    Trainer,
+    /// A loop over `DataParallel`.
+    Parallel(parallel_loop::Args),
+    /// The memory of a large perceptron, its optimizer shared or not.
+    Memory(memory::Args),
+    /// The memory of a small perceptron as time goes by.
+    Growth(growth::Args),
 }
 
 /// How to measure.
@@ -62,17 +77,30 @@ impl Options {
     }
 }
 
+impl Args {
+    /// Runs the loop; rank 0 returns what it has to say.
+    fn run(&self) -> Result<Option<String>> {
+        if let Some(ranks) = self.ranks
+            && !ranks::is_rank()
+        {
+            return ranks::start(ranks).map(|()| None);
+        }
+        let number = |images_per_s| format!("{images_per_s:.1}");
+        match &self.mode {
+            Mode::Burn => Ok(Some(number(burn_loop::run(&self.options)?))),
+            Mode::Trainer => Ok(trainer_loop::run(&self.options)?.map(number)),
+            Mode::Parallel(args) => parallel_loop::run(args, self.options.measured()?),
+            Mode::Memory(args) => memory::run(args),
+            Mode::Growth(args) => growth::run(args),
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    // For both loops alike: without it, each is fast or slow by chance.
+    // For all loops alike: without it, each is fast or slow by chance.
     bonfire::trainer::keep_freed_memory();
-    let Args { mode, options } = Args::parse();
-    let figure = match mode {
-        Mode::Burn => burn_loop::run(&options).map(Some),
-        Mode::Trainer { ranks: Some(ranks) } => ranks::run(ranks, &options).map(|()| None),
-        Mode::Trainer { ranks: None } => trainer_loop::run(&options),
-    };
-    match figure {
-        Ok(Some(images_per_s)) => println!("{images_per_s:.1}"),
+    match Args::parse().run() {
+        Ok(Some(figures)) => println!("{figures}"),
         // Rank 0 has said it, or will.
         Ok(None) => {}
         Err(error) => {

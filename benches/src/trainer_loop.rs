@@ -2,23 +2,15 @@
 
 use crate::stopwatch::Stopwatch;
 use crate::task::{LEARNING_RATE, LOG_EVERY, loader, model};
-use crate::{Options, Result};
-use bonfire::comm::{InitOptions, ProcessGroup, RankEnv, init_process_group};
+use crate::{Options, Result, ranks};
 use bonfire::trainer::config::OptimizerPlan;
 use bonfire::trainer::{Callback, StepEnd, StopFlag, TrainError, Trainer, TrainerConfig};
 use burn::tensor::Device;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// Trains until the time is over; returns images per second over all ranks, on rank 0.
 pub(crate) fn run(options: &Options) -> Result<Option<f64>> {
-    let group = match RankEnv::detect()? {
-        Some(env) => {
-            let timeout = Duration::from_secs(60);
-            init_process_group(&env, InitOptions::default().with_timeout(timeout))?
-        }
-        None => ProcessGroup::single(),
-    };
+    let group = ranks::world()?;
     let first = group.rank() == 0;
     let device = Device::flex();
     let loader = loader(&device, options.workers);

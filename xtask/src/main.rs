@@ -6,8 +6,10 @@ mod bonfire;
 mod cargo;
 mod check;
 mod collectives;
+mod overhead;
 mod record;
 mod soak;
+mod train_loop;
 
 use clap::Parser;
 use std::error::Error;
@@ -26,6 +28,9 @@ enum Chore {
     Bench(bench::Args),
     /// Measures all-reduces beside those of PyTorch's gloo and of an MPI library.
     BenchCollectives(collectives::Args),
+    /// Measures what the exchange of gradients costs two ranks, beside PyTorch's
+    /// `DistributedDataParallel`.
+    BenchOverhead(overhead::Args),
     /// Trains a recipe, or kills ranks, again and again, and checks that it comes out right.
     #[command(subcommand)]
     Soak(soak::Soak),
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
         Chore::Check => check::run_all(),
         Chore::Bench(args) => bench::run(&args),
         Chore::BenchCollectives(args) => collectives::run(&args),
+        Chore::BenchOverhead(args) => overhead::run(&args),
         Chore::Soak(soak) => soak::run(&soak),
     };
     match result {

@@ -2,7 +2,10 @@
 
 mod conformance;
 mod digits;
+mod hooks;
 mod kill_collectives;
+mod rss;
+mod zero_memory;
 
 use crate::Result;
 
@@ -15,6 +18,12 @@ pub(crate) enum Soak {
     Conformance,
     /// Random collectives of random worlds, of which a random rank is killed at a random time.
     KillCollectives(kill_collectives::Args),
+    /// LeNet on the bundled images of MNIST with every compression of gradients: accuracy and bytes.
+    Hooks(hooks::Args),
+    /// A perceptron of a hundred million parameters on four ranks, with and without a shared optimizer.
+    ZeroMemory(zero_memory::Args),
+    /// Ten thousand steps, in which the resident memory must not grow.
+    Rss(rss::Args),
 }
 
 pub(crate) fn run(soak: &Soak) -> Result<()> {
@@ -22,5 +31,8 @@ pub(crate) fn run(soak: &Soak) -> Result<()> {
         Soak::Conformance => conformance::run(),
         Soak::Digits => digits::run(),
         Soak::KillCollectives(args) => kill_collectives::run(args),
+        Soak::Hooks(args) => hooks::run(args),
+        Soak::ZeroMemory(args) => zero_memory::run(args),
+        Soak::Rss(args) => rss::run(args),
     }
 }
