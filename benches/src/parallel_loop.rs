@@ -28,6 +28,10 @@ pub(crate) struct Args {
     /// Trains every rank by itself, at the same time as the others.
     #[arg(long)]
     alone: bool,
+    /// Trains every rank by itself, but no rank begins a step before all have done the last: what it
+    /// costs to stay together, whatever is exchanged.
+    #[arg(long, conflicts_with = "alone")]
+    in_step: bool,
     /// Sends the same buckets off only when the backward pass has ended.
     #[arg(long)]
     no_overlap: bool,
@@ -96,8 +100,10 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn measure<M: ImageClassifier>(&self, model: M) -> Result<Figures> {
-        let group = if self.args.alone { ProcessGroup::single() } else { self.world.clone() };
+        let apart = self.args.alone || self.args.in_step;
+        let group = if apart { ProcessGroup::single() } else { self.world.clone() };
         let mut training = Training::new(model, &group, self.args, &self.device)?;
+        training.together = self.args.in_step.then(|| self.world.clone());
         training.train(WARM_UP, WARM_UP_STEPS)?;
 
         let sent = training.parallel.bytes_sent();
@@ -143,6 +149,8 @@ struct Training<M> {
     optimizer: Sgd,
     batches: Batches,
     overlap: bool,
+    /// The ranks to keep step with, if gradients do not.
+    together: Option<ProcessGroup>,
     /// Whether this rank says when to stop.
     decides: bool,
 }
@@ -154,6 +162,7 @@ impl<M: ImageClassifier> Training<M> {
             optimizer: SgdConfig::new().init()?,
             batches: Batches::new(args.network.image(), args.network.batch_size(), device),
             overlap: !args.no_overlap,
+            together: None,
             decides: group.rank() == 0,
         })
     }
@@ -176,7 +185,8 @@ impl<M: ImageClassifier> Training<M> {
 
     /// Takes a step; returns whether it was the last one, which the deciding rank says with `last`.
     fn step(&mut self, last: bool) -> Result<bool> {
-        self.parallel.vote(if last && self.decides { 1.0 } else { 0.0 });
+        let mut vote = [if last && self.decides { 1.0 } else { 0.0 }];
+        self.parallel.vote(vote[0]);
         let (images, targets) = self.batches.next();
         let loss = cross_entropy(self.parallel.replica()?.forward(images), targets);
         if self.overlap {
@@ -185,8 +195,11 @@ impl<M: ImageClassifier> Training<M> {
             self.parallel.no_sync(|parallel| parallel.backward(loss))?;
             self.parallel.backward_without_samples()?;
         }
+        if let Some(world) = &self.together {
+            world.all_reduce(&mut vote, ReduceOp::Max)?;
+        }
         let report = self.parallel.step(&mut self.optimizer, LEARNING_RATE)?;
-        Ok(report.votes > 0.0)
+        Ok(report.votes + vote[0] > 0.0)
     }
 }
 

@@ -66,12 +66,17 @@ enum Program {
     PyTorch,
 }
 
-const LOOPS: [Loop; 7] = [
+const LOOPS: [Loop; 8] = [
     Loop { name: "1 rank", program: Program::Bonfire("auto"), args: "--ranks 1" },
     Loop {
         name: "2 ranks, no exchange",
         program: Program::Bonfire("auto"),
         args: "--ranks 2 --alone",
+    },
+    Loop {
+        name: "2 ranks, no exchange, in step",
+        program: Program::Bonfire("auto"),
+        args: "--ranks 2 --in-step",
     },
     Loop { name: "2 ranks, shared memory", program: Program::Bonfire("auto"), args: "--ranks 2" },
     Loop { name: "2 ranks, TCP", program: Program::Bonfire("tcp"), args: "--ranks 2" },
@@ -85,11 +90,12 @@ const LOOPS: [Loop; 7] = [
 ];
 const ONE_RANK: usize = 0;
 const ALONE: usize = 1;
-const OVER_SHARED_MEMORY: usize = 2;
-const OVER_TCP: usize = 3;
-const WITHOUT_OVERLAP: usize = 4;
-const TORCH_ALONE: usize = 5;
-const TORCH: usize = 6;
+const IN_STEP: usize = 2;
+const OVER_SHARED_MEMORY: usize = 3;
+const OVER_TCP: usize = 4;
+const WITHOUT_OVERLAP: usize = 5;
+const TORCH_ALONE: usize = 6;
+const TORCH: usize = 7;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.rounds == 0 {

@@ -1,8 +1,8 @@
 //! The figures of the overhead bench as Markdown tables, beside their goals.
 
 use super::{
-    ALONE, Args, Figures, LOOPS, Network, ONE_RANK, OVER_SHARED_MEMORY, OVER_TCP, Program, TORCH,
-    TORCH_ALONE, WITHOUT_OVERLAP,
+    ALONE, Args, Figures, IN_STEP, LOOPS, Network, ONE_RANK, OVER_SHARED_MEMORY, OVER_TCP, Program,
+    TORCH, TORCH_ALONE, WITHOUT_OVERLAP,
 };
 use crate::Result;
 use crate::bench::spread;
@@ -40,7 +40,9 @@ impl Figures<'_> {
         let mut text = format!(
             "Plain SGD on random data, batches of 64 a rank (ResNet-18: 32), one thread a rank; median of \
              {rounds} rounds in turns, of at least {seconds} s and 3 steps each. Ratios are medians of the \
-             rounds' own. *No exchange*: two processes at the same time, each as a group of one. *No \
+             rounds' own. *No exchange*: two processes at the same time, each as a group of one; *in step*: \
+             the same, but no rank begins a step before the other has ended its own, which is what any \
+             synchronous training costs on this machine. *No \
              overlap*: the same buckets, sent off when the backward pass has ended.\n\n\
              | network | loop | images/s (all ranks) | lowest | highest |\n|---|---|---|---|---|\n"
         );
@@ -96,6 +98,13 @@ impl Figures<'_> {
         };
         efficiency("with / without exchange, shared memory", OVER_SHARED_MEMORY, ALONE, goals[0])?;
         efficiency("with / without exchange, TCP", OVER_TCP, ALONE, goals[1])?;
+        efficiency(
+            "with exchange, shared memory / in step without",
+            OVER_SHARED_MEMORY,
+            IN_STEP,
+            None,
+        )?;
+        efficiency("without exchange, in step / not", IN_STEP, ALONE, None)?;
         if self.torch {
             efficiency("with / without exchange, PyTorch DDP", TORCH, TORCH_ALONE, None)?;
         }
