@@ -4,7 +4,9 @@
 
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_nn::{ImageClassifier, cross_entropy};
-use bonfire_parallel::{AdamWConfig, DataParallel, DataParallelConfig, Join, ParallelError};
+use bonfire_parallel::{
+    AdamWConfig, Compression, DataParallel, DataParallelConfig, Join, ParallelError,
+};
 use bonfire_tensor::state::Stateful;
 use bonfire_tests::training::{HIDDEN, mlp, numbers, small_buckets};
 use bonfire_tests::{Precision, Samples, as_rank, assert_close, results, run_ranks};
@@ -30,24 +32,37 @@ fn rate(step: usize) -> f64 {
 
 #[test]
 fn joined_ranks_contribute_zeros_to_a_mean_over_the_world() {
-    check(2, Join::InitialWorldSize, "joined_ranks_contribute_zeros_to_a_mean_over_the_world");
+    let test = "joined_ranks_contribute_zeros_to_a_mean_over_the_world";
+    check(test, |group| compare(group, Join::InitialWorldSize, Compression::None));
 }
 
 #[test]
 fn the_mean_can_be_over_the_ranks_that_go_on() {
-    check(3, Join::ActiveRanks, "the_mean_can_be_over_the_ranks_that_go_on");
+    let test = "the_mean_can_be_over_the_ranks_that_go_on";
+    check(test, |group| compare(group, Join::ActiveRanks, Compression::None));
 }
 
-fn check(world: usize, join: Join, test: &str) {
-    if as_rank(|group| compare(group, join)) {
+/// Where counts travel apart from the gradients.
+#[test]
+fn joined_ranks_follow_a_communication_hook() {
+    let everything = Compression::TopK { ratio: 1.0 };
+    let test = "joined_ranks_follow_a_communication_hook";
+    check(test, |group| compare(group, Join::InitialWorldSize, everything));
+}
+
+fn check(test: &str, work: impl Fn(&ProcessGroup)) {
+    if as_rank(|group| work(group)) {
         return;
     }
-    results::<()>(&run_ranks(world, test, &[], DEADLINE));
+    for world in [2, 3] {
+        results::<()>(&run_ranks(world, test, &[], DEADLINE));
+    }
 }
 
-fn compare(group: &ProcessGroup, join: Join) {
+fn compare(group: &ProcessGroup, join: Join, compression: Compression) {
     let device = Precision::F64.device();
-    let config = DataParallelConfig { join, check_replicas_every: 1, ..small_buckets() };
+    let config =
+        DataParallelConfig { join, compression, check_replicas_every: 1, ..small_buckets() };
     let model = mlp(HIDDEN, group.rank() as u64, &device);
     let mut parallel = DataParallel::new(model, group, config).unwrap();
     let mut optimizer = AdamWConfig::new().init().unwrap();
@@ -56,6 +71,10 @@ fn compare(group: &ProcessGroup, join: Join) {
         let samples = batch(group.rank(), step);
         let logits = parallel.replica().unwrap().forward(samples.images(&device));
         parallel.backward(cross_entropy(logits, samples.targets(&device))).unwrap();
+        if step % 2 == 0 {
+            // A look at the gradients before the step changes nothing.
+            parallel.synchronize().unwrap();
+        }
         parallel.step(&mut optimizer, rate(step)).unwrap();
     }
     let joined = parallel.join(&mut optimizer).unwrap();
@@ -126,6 +145,28 @@ fn a_rank_that_runs_out_in_the_middle_of_a_window_contributes_what_it_has() {
     for change in weights {
         assert!((change - 1.5).abs() < 1e-6, "{change}");
     }
+}
+
+#[test]
+fn a_window_that_no_rank_ends_is_stepped_at_the_last_rate() {
+    let weights = local::spawn(2, |group| {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(1, 1).with_bias(false).init(&device);
+        let config = DataParallelConfig { join: Join::InitialWorldSize, ..Default::default() };
+        let mut parallel = DataParallel::new(model, &group, config).unwrap();
+        let mut sgd = bonfire_parallel::SgdConfig::new().init().unwrap();
+        let pass = |parallel: &mut DataParallel<Linear>| {
+            let replica = parallel.replica().unwrap();
+            parallel.backward(replica.forward(Tensor::<2>::ones([1, 1], &device)).sum()).unwrap();
+        };
+        pass(&mut parallel);
+        parallel.step(&mut sgd, 0.5).unwrap();
+        let start: f32 = parallel.model().weight.val().into_scalar();
+        parallel.no_sync(pass);
+        parallel.join(&mut sgd).unwrap();
+        start - parallel.model().weight.val().into_scalar::<f32>()
+    });
+    assert!(weights.iter().all(|change| (change - 0.5).abs() < 1e-6), "{weights:?}");
 }
 
 #[derive(Module, Debug)]

@@ -85,6 +85,47 @@ fn compare(group: &ProcessGroup, policy: LocalSgd, device: &Device) {
     parallel.check_replicas().unwrap();
 }
 
+/// The outer optimizer's memory follows the parameters, whatever the buckets and the ranks.
+#[test]
+fn diloco_continues_with_other_buckets() {
+    let work = |group: &ProcessGroup| {
+        let device = Precision::F64.device();
+        let policy = LocalSgd::new(2).with_outer(OuterMomentum::default());
+        let run = |parallel: &mut DataParallel<Mlp>,
+                   optimizer: &mut dyn FlatOptimizer,
+                   steps: std::ops::Range<usize>| {
+            for step in steps {
+                backward(parallel, group.rank(), step, &device);
+                parallel.step(optimizer, RATE).unwrap();
+            }
+        };
+        let mut parallel = begin(group, Some(policy), &device);
+        let mut optimizer = Rule::Sgd.optimizer();
+        run(&mut parallel, optimizer.as_mut(), 0..5);
+        let exchange = parallel.exchange_state(optimizer.as_mut()).unwrap();
+        let bytes = group.broadcast_bytes(exchange.to_bytes(), 0).unwrap();
+        let exchange = State::from_bytes(&bytes).unwrap();
+        let model = parallel.state().unwrap();
+        run(&mut parallel, optimizer.as_mut(), 5..9);
+
+        let config =
+            DataParallelConfig { local_sgd: Some(policy), ..DataParallelConfig::default() };
+        let mut again = DataParallel::new(mlp(HIDDEN, 1, &device), group, config).unwrap();
+        let mut optimizer = Rule::Sgd.optimizer();
+        again.load_state(model).unwrap();
+        again.load_exchange_state(exchange, optimizer.as_mut(), State::default()).unwrap();
+        run(&mut again, optimizer.as_mut(), 5..9);
+        let expected = numbers(&parallel.state().unwrap());
+        for (path, values) in numbers(&again.state().unwrap()) {
+            assert_close(&path, &values, &expected[&path], TOLERANCE);
+        }
+    };
+    if as_rank(work) {
+        return;
+    }
+    results::<()>(&run_ranks(2, "diloco_continues_with_other_buckets", &[], DEADLINE));
+}
+
 fn mean(ranks: &[Numbers], path: &str) -> Vec<f64> {
     let mut sum = vec![0.0; ranks[0][path].len()];
     for one in ranks {

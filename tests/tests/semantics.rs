@@ -183,6 +183,10 @@ const CASES: &[Case] = cases! {
         c.compression = Compression::TopK { ratio: 1.0 };
         c.zero_stage = ZeroStage::Optimizer;
     }, adamw, Mean, both;
+    "top-k of everything, unused": |c| {
+        c.compression = Compression::TopK { ratio: 1.0 };
+        c.find_unused_parameters = true;
+    }, adamw, Mean, branch_by_step;
     "replicas compared": |c| c.check_replicas_every = 1, adamw, Mean, branches_in_turn;
 };
 

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use bonfire_comm::{ProcessGroup, local};
-use bonfire_parallel::{DataParallel, DataParallelConfig, LocalSgd, ParallelError, SgdConfig};
+use bonfire_parallel::{
+    Compression, DataParallel, DataParallelConfig, LocalSgd, ParallelError, SgdConfig,
+};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
@@ -118,6 +120,50 @@ fn a_static_graph_that_shrinks_is_an_error_on_every_rank() {
     for error in errors {
         assert!(error.contains("right.weight") && error.contains("rank 0"), "{error}");
     }
+}
+
+#[test]
+fn a_rank_without_samples_in_the_first_window_promises_nothing_yet() {
+    local::spawn(2, |group| {
+        let mut parallel = branches(&group, static_graph());
+        let mut sgd = SgdConfig::new().init().unwrap();
+        if group.rank() == 0 {
+            window(&mut parallel, false).unwrap();
+        } else {
+            parallel.backward_without_samples().unwrap();
+            parallel.step(&mut sgd, 0.1).unwrap();
+        }
+        for _ in 0..3 {
+            window(&mut parallel, group.rank() == 1).unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_a_hook_owes_to_a_parameter_is_paid_when_no_rank_uses_it() {
+    local::spawn(2, |group| {
+        let config = DataParallelConfig {
+            find_unused_parameters: true,
+            // One element of the six a step.
+            compression: Compression::TopK { ratio: 0.01 },
+            ..Default::default()
+        };
+        let mut parallel = branches(&group, config);
+        let right = |parallel: &DataParallel<Branches>| {
+            parallel.model().right.weight.val().try_into_vec_as::<f32>().unwrap()
+        };
+        window(&mut parallel, true).unwrap();
+        window(&mut parallel, true).unwrap();
+        let before = right(&parallel);
+        for _ in 0..6 {
+            parallel.backward_without_samples().unwrap();
+            parallel.step(&mut SgdConfig::new().init().unwrap(), 0.1).unwrap();
+        }
+        let changes = right(&parallel).iter().zip(&before).map(|(a, b)| b - a).collect::<Vec<_>>();
+        // The second window's gradient was 1 in each element, of which one at most was sent then.
+        assert!(changes.iter().all(|change| *change >= 0.0), "{changes:?}");
+        assert!(changes.iter().any(|change| (change - 0.1).abs() < 1e-6), "{changes:?}");
+    });
 }
 
 #[test]

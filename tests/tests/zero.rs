@@ -73,6 +73,31 @@ fn optimizer_memory_is_divided_by_the_ranks() {
     }
 }
 
+#[test]
+fn gradient_memory_is_divided_too_and_stays_constant() {
+    local::spawn(4, |group| {
+        let device = Device::flex().autodiff();
+        // Parameters that have a bucket of their own, and others.
+        let config = DataParallelConfig { zero_stage: ZeroStage::Gradients, ..Default::default() };
+        let mut parallel = DataParallel::new(mlp(8192, 0, &device), &group, config).unwrap();
+        let mut optimizer = AdamWConfig::new().init().unwrap();
+        let mut held = Vec::new();
+        for number in 0..5 {
+            let samples = Samples::synthetic(number * BATCH..(number + 1) * BATCH);
+            let logits = parallel.replica().unwrap().forward(samples.images(&device));
+            parallel.backward(cross_entropy(logits, samples.targets(&device))).unwrap();
+            parallel.step(&mut optimizer, 0.01).unwrap();
+            held.push(parallel.memory(&optimizer).gradients);
+        }
+        let whole = parallel.memory(&optimizer).parameters;
+        // Between steps there is the memory of a shared bucket at most.
+        assert!(
+            held[1..].iter().all(|bytes| *bytes == held[1] && *bytes < whole * 2 / 3),
+            "{held:?}"
+        );
+    });
+}
+
 type Saved = Option<(State, State, State)>;
 
 /// Trains on `world` ranks, from `saved` if given; returns the checkpoint that rank 0 would write

@@ -66,6 +66,7 @@ impl BucketLayout {
         let mut open: Vec<Bucket> = Vec::new();
         let mut closed: Vec<Bucket> = Vec::new();
         let mut position = vec![0; trainable.len()];
+        let mut first = true;
         for (place, &parameter) in arrival.iter().enumerate() {
             let Some(spec) = trainable.get(parameter) else { continue };
             position[parameter] = place;
@@ -82,8 +83,9 @@ impl BucketLayout {
                 range: start..start + spec.num_elements(),
                 parameter,
             });
-            let cap = if closed.is_empty() { first_cap_mb } else { cap_mb };
+            let cap = if first { first_cap_mb } else { cap_mb };
             if alone || bucket.num_bytes() as f64 >= cap * MIB {
+                first &= alone;
                 closed.push(bucket);
             } else {
                 open.push(bucket);

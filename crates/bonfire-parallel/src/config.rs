@@ -69,7 +69,8 @@ pub enum Join {
 /// Settings of [`DataParallel`](crate::DataParallel), with PyTorch's names and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataParallelConfig {
-    /// Capacity of a gradient bucket in MiB. Default 25.
+    /// Capacity of a gradient bucket in MiB; a parameter of 512 KiB or more has a bucket of its own
+    /// whatever the capacity, since its gradient is then reduced without a copy. Default 25.
     pub bucket_cap_mb: f64,
     /// Capacity of the first bucket in MiB, small so that communication starts early. Default 1.
     pub first_bucket_mb: f64,

@@ -5,7 +5,8 @@ use crate::bucket::BucketLayout;
 use crate::hooks::{CommHook, HookBucket};
 use crate::shard::Sharding;
 use bonfire_comm::{Buffer, CommError, HostBuffer, ProcessGroup, ReduceOp, Work};
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -147,16 +148,27 @@ struct Job {
 }
 
 impl HookRunner {
-    pub(crate) fn new(hook: Box<dyn CommHook>, group: ProcessGroup) -> Result<Self, ParallelError> {
+    /// Starts the thread; `most` is the largest number of buckets that a window can have.
+    pub(crate) fn new(
+        hook: Box<dyn CommHook>,
+        group: ProcessGroup,
+        most: usize,
+    ) -> Result<Self, ParallelError> {
         let start_step = hook.start_step();
         let hook = Arc::new(Mutex::new(hook));
-        let (jobs, received) = unbounded::<Job>();
+        let (jobs, received) = bounded::<Job>(most);
         let worker = hook.clone();
         let thread = std::thread::Builder::new()
             .name("bonfire-hook".to_string())
             .spawn(move || {
                 for Job { layout, bucket, mut memory, done } in received {
-                    let result = reduce(&worker, &layout, bucket, &mut memory, &group);
+                    let pass = || reduce(&worker, &layout, bucket, &mut memory, &group);
+                    let result = catch_unwind(AssertUnwindSafe(pass));
+                    let result = result.unwrap_or_else(|_| Err(hook_ended()));
+                    if let Err(error) = &result {
+                        // The other ranks wait for what this one cannot send.
+                        group.abort(&error.to_string());
+                    }
                     // Nobody waits for it any more after a failure elsewhere.
                     drop(done.send(result.map(|()| memory)));
                 }
@@ -208,6 +220,6 @@ fn lock(hook: &Mutex<Box<dyn CommHook>>) -> MutexGuard<'_, Box<dyn CommHook>> {
 }
 
 fn hook_ended() -> ParallelError {
-    let detail = "the communication hook's thread has panicked; see its message above".to_string();
+    let detail = "the communication hook has panicked; see its message above".to_string();
     CommError::Internal { detail }.into()
 }

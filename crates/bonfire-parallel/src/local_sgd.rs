@@ -1,9 +1,11 @@
 //! Averages of parameters now and then, in place of averages of gradients in every step.
 
 use crate::ParallelError;
+use crate::bucket::BucketLayout;
+use crate::exchange::copy_of;
 use bonfire_comm::{Buffer, HostBuffer, ProcessGroup, ReduceOp};
 use bonfire_tensor::TensorError;
-use bonfire_tensor::host::{to_host, wire_type};
+use bonfire_tensor::host::to_host;
 use bonfire_tensor::state::{HostTensor, State};
 use burn::tensor::Tensor;
 
@@ -125,29 +127,44 @@ impl OuterState {
         }
     }
 
-    /// The buffers by name and bucket.
-    pub(crate) fn state(&self) -> State {
+    /// The buffers, cut up by module path.
+    pub(crate) fn state(&self, layout: &BucketLayout) -> State {
         let mut state = State::default();
         for (name, buffers) in [("start", &self.start), ("momentum", &self.momentum)] {
-            for (bucket, data) in buffers.iter().enumerate() {
-                let tensor = HostTensor { shape: vec![data.len()], data: data.clone() };
-                state.tensors.insert(format!("{name}.{bucket:05}"), tensor);
+            if buffers.is_empty() {
+                continue;
+            }
+            for (bucket, segment) in layout.segments() {
+                let data = copy_of(&buffers[bucket], segment.range.clone());
+                let tensor = HostTensor { shape: segment.shape.clone(), data };
+                state.tensors.insert(format!("{name}.{}", segment.path), tensor);
             }
         }
         state
     }
 
-    /// Restores buffers that belong to `flat`.
-    pub(crate) fn load(&mut self, mut state: State, flat: &[Tensor<1>]) -> Result<(), TensorError> {
+    /// Restores buffers for a layout whose buckets have `lens` elements, padding included.
+    pub(crate) fn load(
+        &mut self,
+        mut state: State,
+        layout: &BucketLayout,
+        lens: impl Iterator<Item = usize> + Clone,
+    ) -> Result<(), TensorError> {
         self.forget();
         for (name, buffers) in [("start", &mut self.start), ("momentum", &mut self.momentum)] {
             let mut part = state.take_under(name);
             if part.tensors.is_empty() {
                 continue;
             }
-            for (bucket, flat) in flat.iter().enumerate() {
-                let dtype = wire_type(flat.dtype(), "a bucket")?;
-                buffers.push(part.take_tensor(&format!("{bucket:05}"), &flat.dims(), dtype)?);
+            for (bucket, len) in layout.buckets().iter().zip(lens.clone()) {
+                let mut buffer = HostBuffer::zeros(bucket.dtype, len);
+                let size = bucket.dtype.size_bytes();
+                for segment in &bucket.segments {
+                    let values = part.take_tensor(&segment.path, &segment.shape, bucket.dtype)?;
+                    buffer.as_bytes_mut()[segment.range.start * size..segment.range.end * size]
+                        .copy_from_slice(values.as_bytes());
+                }
+                buffers.push(buffer);
             }
             part.finish()?;
         }

@@ -247,7 +247,7 @@ impl<M: Learnable> Run<'_, M> {
         self.parallel.synchronize_buffers()?;
         self.parallel.agree()?;
         let parameters_xxh3 = self.parallel.fingerprint()?;
-        check_fingerprints(&self.control, parameters_xxh3)?;
+        check_fingerprints(&self.control, self.parallel.whole_fingerprint()?)?;
         self.notify(|callback| callback.on_fit_end())?;
         // No rank reports success before all of them have come this far.
         self.control.barrier()?;

@@ -1,6 +1,7 @@
 //! Micro-batches: forward passes through a replica, backward passes into the buckets.
 
 use super::DataParallel;
+use crate::exchange::Exchange;
 use crate::{GradientReduction, LossReduction, ParallelError};
 use bonfire_tensor::hook::{GradientSink, hook_parameters};
 use bonfire_tensor::trace::trace_parameters;
@@ -88,8 +89,9 @@ impl<M: Module> DataParallel<M> {
         self.empty_micro_batch()
     }
 
-    /// Runs `f` without communication: gradients of backward passes inside accumulate locally, and
-    /// the first backward pass outside reduces them with its own.
+    /// Runs `f` without reducing gradients: those of backward passes inside accumulate locally, and
+    /// the first backward pass outside reduces them with its own. What begins a window,
+    /// [`replica`](Self::replica), communicates here too.
     ///
     /// The micro-batches of a window may use different parameters; what any of them used is
     /// reduced.
@@ -138,7 +140,8 @@ impl<M: Module> DataParallel<M> {
         if self.joins() {
             self.roll_call(has_batches)?;
         }
-        match self.config.broadcast_buffers {
+        // Ranks that take steps of their own keep statistics of their own, until the next average.
+        match self.config.broadcast_buffers && self.exchange() != Exchange::None {
             true => self.synchronize_buffers(),
             false => Ok(()),
         }

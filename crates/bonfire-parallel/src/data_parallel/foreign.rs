@@ -56,12 +56,12 @@ impl<M: Module> DataParallel<M> {
     /// `update` gets the gradients of this model's parameters, by their
     /// [`ParamId`] in this process; a parameter that no rank used has none. It returns a model with
     /// the same parameters, whose values must follow from the gradients alone, so that they stay
-    /// equal on all ranks. Copies every parameter once more than `step`: the values move into the
-    /// buckets.
+    /// equal on all ranks. Slower than `step`: the values are copied into the buckets, and a few times
+    /// on the way.
     ///
     /// # Errors
-    /// As `step`; [`ParallelError::Setting`] with a [`ZeroStage`](crate::ZeroStage) or
-    /// [`LocalSgd`](crate::LocalSgd).
+    /// As `step`; [`ParallelError::Setting`] with a [`ZeroStage`](crate::ZeroStage),
+    /// [`LocalSgd`](crate::LocalSgd) or [`Join`](crate::Join).
     pub fn step_with(
         &mut self,
         update: impl FnOnce(GradientsParams) -> M,
@@ -94,6 +94,10 @@ impl<M: Module> DataParallel<M> {
         if self.sharding.is_some() {
             let reason = "an optimizer that takes the whole module cannot be shared by the ranks";
             return setting("zero_stage", format!("{:?}", self.config.zero_stage), reason);
+        }
+        if self.joins() {
+            let reason = "a rank that has joined could not take the steps of such an optimizer";
+            return setting("join", format!("{:?}", self.config.join), reason);
         }
         if let Some(policy) = self.config.local_sgd {
             let reason = "an optimizer that keeps the module itself would not see the averages";

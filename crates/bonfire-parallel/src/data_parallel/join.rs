@@ -62,17 +62,26 @@ impl<M: Module> DataParallel<M> {
         Ok(())
     }
 
-    /// The learning rate of the window's step, which a rank without batches does not know.
+    /// The learning rate of the window's step, which a rank without batches does not know. Where all
+    /// ranks have joined in the middle of their window, that of the step before.
     ///
     /// # Collective
     /// All ranks, where they may join.
-    pub(super) fn agreed_rate(&self, own: Option<f64>) -> Result<f64, ParallelError> {
-        let mut rate = [own.unwrap_or(f64::NEG_INFINITY)];
+    pub(super) fn agreed_rate(&mut self, own: Option<f64>) -> Result<f64, ParallelError> {
+        const UNKNOWN: f64 = f64::NEG_INFINITY;
+        let mut rate = [own.unwrap_or(UNKNOWN)];
         if self.joins() {
             self.control.all_reduce(&mut rate, ReduceOp::Max)?;
         }
-        // Only if the last rank has joined in the middle of its window.
-        Ok(if rate[0].is_finite() { rate[0] } else { 0.0 })
+        let known = Some(rate[0]).filter(|rate| *rate != UNKNOWN).or(self.last_rate);
+        self.last_rate = known;
+        let reason = "join in the middle of the very first window: no rank has told a learning rate; \
+                      call step for it first";
+        known.ok_or(ParallelError::Setting {
+            name: "learning_rate",
+            value: "unknown".to_string(),
+            reason,
+        })
     }
 
     /// What the mean over all ranks has to be multiplied by.

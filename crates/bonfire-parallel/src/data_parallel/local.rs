@@ -30,6 +30,7 @@ impl<M: Module> DataParallel<M> {
         if let Some(settings) = policy.outer {
             self.outer.step(settings, &mut means);
         }
+        self.synchronize_buffers()?;
         self.flat = means.into_iter().map(|mean| flat_from_host(mean, &self.device)).collect();
         self.show_flat();
         Ok(votes[0])

@@ -25,7 +25,7 @@ use bonfire_comm::{HostBuffer, ProcessGroup};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::hook::Anchors;
 use bonfire_tensor::host::flat_from_host;
-use bonfire_tensor::parameters::{self, ParameterSpec, Role};
+use bonfire_tensor::parameters::{self, ParameterSpec, Role, hide_trainable};
 use bonfire_tensor::state::State;
 use bonfire_tensor::trace::Trace;
 use buffers::broadcast_state;
@@ -77,15 +77,18 @@ pub struct DataParallel<M> {
     flat: Vec<Tensor<1>>,
     /// How buckets are cut, if ranks share anything.
     sharding: Option<Sharding>,
-    /// Trainable parameters in the order in which their gradients are taken to arrive.
-    arrival: Vec<usize>,
+    /// Trainable parameters in the order in which their gradients arrive, once it was found.
+    arrival: Option<Vec<usize>>,
     /// Finds the order of use, until the buckets are rebuilt by it.
     trace: Option<Arc<Trace>>,
     synchronizing: bool,
     /// Whether the window has had a forward pass.
     window_begun: bool,
-    /// Totals of a window whose gradients are back.
-    totals: Option<Totals>,
+    /// Of a window whose gradients are back: its totals, and the trainable parameters that take part
+    /// in the step, by index.
+    totals: Option<(Totals, Vec<bool>)>,
+    /// Learning rate of the last step.
+    last_rate: Option<f64>,
     /// Parameters that any rank used in the first window, with `static_graph`; by index.
     static_used: Option<Vec<bool>>,
     /// Ranks that had batches at the last roll call.
@@ -127,7 +130,9 @@ impl<M: Module> DataParallel<M> {
         let shares = config.zero_stage != ZeroStage::Off && !alone;
         let sharding = shares.then(|| Sharding::of(group));
         let hook = match config.compression.build()? {
-            Some(hook) if !alone => Some(Arc::new(HookRunner::new(hook, gradients.clone())?)),
+            Some(hook) if !alone => {
+                Some(Arc::new(HookRunner::new(hook, gradients.clone(), trainable.len())?))
+            }
             _ => None,
         };
         let visited_last_first: Vec<usize> = (0..trainable.len()).rev().collect();
@@ -145,11 +150,12 @@ impl<M: Module> DataParallel<M> {
             specs,
             flat: Vec::new(),
             sharding,
-            arrival: visited_last_first,
+            arrival: None,
             trace: (!alone && !always_local).then(Arc::default),
             synchronizing: true,
             window_begun: false,
             totals: None,
+            last_rate: None,
             static_used: None,
             outer: OuterState::default(),
             steps: 0,
@@ -217,18 +223,26 @@ impl<M: Module> DataParallel<M> {
         self.config.join != Join::Off && self.control.world_size() > 1
     }
 
-    /// Makes the model's parameters views of fresh buckets that hold `state`'s values.
-    fn adopt(&mut self, state: State) -> Result<(), TensorError> {
+    /// Makes the model's parameters views of fresh buckets that hold `state`'s values, and gives its
+    /// other tensors the values that `state` has for them.
+    ///
+    /// The old parameters go first, so that no more than two copies of them exist at once.
+    fn adopt(&mut self, mut state: State) -> Result<(), TensorError> {
         self.replica = None;
-        self.model = parameters::write(self.model.clone(), state.clone())?;
+        let mut values = Vec::new();
+        for spec in parameters::trainable(&self.specs) {
+            values.push(Some(state.take_tensor(&spec.path, &spec.shape, spec.dtype)?));
+        }
+        self.model = parameters::write(hide_trainable(self.model.clone()), state)?;
+        self.flat = Vec::new();
         let mut flat = Vec::with_capacity(self.reducer.layout().buckets().len());
         for (index, bucket) in self.reducer.layout().buckets().iter().enumerate() {
             let mut memory = HostBuffer::zeros(bucket.dtype, self.reducer.memory_len(index));
             let size = bucket.dtype.size_bytes();
             for segment in &bucket.segments {
-                if let Some(tensor) = state.tensors.get(&segment.path) {
+                if let Some(tensor) = values[segment.parameter].take() {
                     memory.as_bytes_mut()[segment.range.start * size..segment.range.end * size]
-                        .copy_from_slice(tensor.data.as_bytes());
+                        .copy_from_slice(tensor.as_bytes());
                 }
             }
             flat.push(flat_from_host(memory, &self.device));

@@ -63,7 +63,7 @@ impl<M: Module> DataParallel<M> {
     pub(super) fn follow(&mut self, arrival: &[usize]) -> Option<Reducer> {
         let forward: Vec<usize> = arrival.iter().rev().copied().collect();
         self.anchors.follow(&forward);
-        self.arrival = arrival.to_vec();
+        self.arrival = Some(arrival.to_vec());
         let trainable = parameters::trainable(&self.specs);
         let alone = self.control.world_size() == 1;
         let layout = layout(&trainable, arrival, &self.config, alone);

@@ -15,6 +15,15 @@ impl<M: Module> DataParallel<M> {
         Ok(parameters::fingerprint(&self.parameters()?))
     }
 
+    /// Fingerprint of all parameters and buffers; equal on all ranks after
+    /// [`synchronize_buffers`](Self::synchronize_buffers).
+    ///
+    /// # Errors
+    /// When a tensor cannot be read.
+    pub fn whole_fingerprint(&self) -> Result<u64, ParallelError> {
+        Ok(parameters::fingerprint(&parameters::read(&self.model, |_| true)?))
+    }
+
     /// Compares the parameters of all ranks, bit by bit.
     ///
     /// # Collective

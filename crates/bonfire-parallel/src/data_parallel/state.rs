@@ -17,8 +17,8 @@ const STEPS: &str = "steps";
 const ARRIVAL: &str = "arrival";
 /// Scalar: ranks whose own state was saved.
 const RANKS: &str = "ranks";
-/// Scalar: name of the communication hook, if there is one.
-const HOOK_NAME: &str = "hook_name";
+/// Scalar: the communication hook with its settings, if there is one.
+const HOOK_SETTINGS: &str = "hook_settings";
 /// Parts of a rank's own state.
 const HOOK: &str = "hook";
 const LOCAL: &str = "local";
@@ -29,6 +29,10 @@ const OUTER: &str = "outer";
 /// Parameters and buffers by module path.
 impl<M: Module> Stateful for DataParallel<M> {
     fn state(&self) -> Result<State, TensorError> {
+        if self.flat.is_empty() {
+            let reason = "a step has failed half-way: the parameters are lost".to_string();
+            return Err(TensorError::Read { reason });
+        }
         parameters::read(&self.model, |_| true)
     }
 
@@ -99,17 +103,17 @@ impl<M: Module> DataParallel<M> {
         }
         state.scalars.insert(STEPS.to_string(), Scalar::Uint(self.steps));
         state.scalars.insert(RANKS.to_string(), Scalar::Uint(all.len() as u64));
-        if let Some(hook) = self.reducer.hook() {
-            let name = hook.hook().name().to_string();
-            state.scalars.insert(HOOK_NAME.to_string(), Scalar::Text(name));
+        if self.reducer.hook().is_some() {
+            let settings = format!("{:?}", self.config.compression);
+            state.scalars.insert(HOOK_SETTINGS.to_string(), Scalar::Text(settings));
         }
-        if self.trace.is_none() {
-            let order: Vec<i64> = self.arrival.iter().map(|index| *index as i64).collect();
+        if let Some(arrival) = &self.arrival {
+            let order: Vec<i64> = arrival.iter().map(|index| *index as i64).collect();
             let shape = vec![order.len()];
             let order = HostTensor { shape, data: HostBuffer::from(order) };
             state.tensors.insert(ARRIVAL.to_string(), order);
         }
-        state.insert_under(OUTER, self.outer.state());
+        state.insert_under(OUTER, self.outer.state(self.reducer.layout()));
         for (rank, own) in all.into_iter().enumerate() {
             state.insert_under(&format!("rank{rank}"), own);
         }
@@ -120,7 +124,7 @@ impl<M: Module> DataParallel<M> {
     /// the optimizer; after the model.
     ///
     /// With another number of ranks than at saving time, every rank goes on from the model and from
-    /// rank 0's optimizer, and a hook from the mean of what was held back.
+    /// rank 0's optimizer, and a hook from the mean of what was held back; a rank alone has no hook.
     ///
     /// # Errors
     /// [`StateError`] when a state belongs to another model or other settings.
@@ -137,11 +141,12 @@ impl<M: Module> DataParallel<M> {
         }
         let outer = state.take_under(OUTER);
         if self.config.local_sgd.is_some() {
-            self.outer.load(outer, &self.flat)?;
+            let lens = (0..self.flat.len()).map(|bucket| self.reducer.memory_len(bucket));
+            self.outer.load(outer, self.reducer.layout(), lens)?;
         }
         let mut ranks: Vec<State> =
             (0..saved).map(|rank| state.take_under(&format!("rank{rank}"))).collect();
-        let saved_hook = state.scalars.remove(HOOK_NAME);
+        let saved_hook = state.scalars.remove(HOOK_SETTINGS);
         state.finish()?;
         let states = ranks.iter_mut().map(|own| own.take_under(HOOK)).collect();
         self.load_hook_state(saved_hook, states)?;
@@ -171,19 +176,22 @@ impl<M: Module> DataParallel<M> {
             Some(Scalar::Text(name)) => name,
             _ => "none".to_string(),
         };
-        let hook = self.reducer.hook().map(|runner| runner.hook());
-        let now = hook.as_ref().map_or("none", |hook| hook.name());
-        if saved != now {
-            if saved != "none" && self.control.rank() == 0 {
-                tracing::warn!(
-                    "the checkpoint was made with gradients compressed by {saved}, this run uses \
-                     {now}: what {saved} held back is lost"
-                );
-            }
-            return Ok(());
+        let now = match self.reducer.hook() {
+            Some(_) => format!("{:?}", self.config.compression),
+            None => "none".to_string(),
+        };
+        if saved == now {
+            let Some(hook) = self.reducer.hook() else { return Ok(()) };
+            let (rank, ranks) = (self.control.rank(), self.control.world_size());
+            return Ok(hook.hook().load_state(&states, rank, ranks)?);
         }
-        let Some(mut hook) = hook else { return Ok(()) };
-        Ok(hook.load_state(&states, self.control.rank(), self.control.world_size())?)
+        if saved != "none" && self.control.rank() == 0 {
+            tracing::warn!(
+                "the checkpoint was made with the communication hook {saved}, this run has {now}: \
+                 what was held back is lost"
+            );
+        }
+        Ok(())
     }
 
     /// Whether every rank's optimizer has seen gradients of its own.

@@ -43,13 +43,9 @@ impl<M: Module> DataParallel<M> {
             return Ok(());
         }
         let start = Instant::now();
-        let totals = self.reducer.wait().and_then(|()| self.reducer.totals(&self.control));
+        let result = self.await_gradients();
         self.comm_wait += start.elapsed();
-        let totals = totals?;
-        if totals.unused > 0.0 {
-            return Err(self.unused_parameters()?);
-        }
-        self.totals = Some(totals);
+        self.totals = Some(result?);
         Ok(())
     }
 
@@ -73,6 +69,7 @@ impl<M: Module> DataParallel<M> {
         optimizer: &mut dyn FlatOptimizer,
         learning_rate: Option<f64>,
     ) -> Result<StepReport, ParallelError> {
+        self.synchronize()?;
         let learning_rate = self.agreed_rate(learning_rate)?;
         let Ended { totals, gradient_scale, used } = self.end_window(Some(optimizer))?;
         let rates: Vec<Option<f64>> =
@@ -121,15 +118,24 @@ impl<M: Module> DataParallel<M> {
         Some(view(&reduced.into_flat(&self.device), segment.range.clone(), shape))
     }
 
+    /// Waits for the window's gradients and for what all ranks have to know of it.
+    fn await_gradients(&mut self) -> Result<(Totals, Vec<bool>), ParallelError> {
+        self.reducer.wait()?;
+        let totals = self.reducer.totals(&self.control)?;
+        if totals.unused > 0.0 {
+            return Err(self.unused_parameters()?);
+        }
+        Ok((totals, self.used_on_any_rank(totals)?))
+    }
+
     /// Waits for the window's gradients, and decides what the step does with them.
     pub(super) fn end_window(
         &mut self,
         optimizer: Option<&mut dyn FlatOptimizer>,
     ) -> Result<Ended, ParallelError> {
         self.synchronize()?;
-        let totals = self.totals.take().unwrap_or_default();
+        let (totals, used) = self.totals.take().unwrap_or_default();
         let gradient_scale = self.gradient_scale(totals)?;
-        let used = self.used_on_any_rank(totals)?;
         self.rebuild_once(optimizer)?;
         Ok(Ended { totals, gradient_scale, used })
     }
@@ -194,21 +200,30 @@ impl<M: Module> DataParallel<M> {
         for (segment, used) in layout.segments().zip(used.iter().flatten()) {
             flags[segment.1.parameter] = u8::from(*used);
         }
-        let alone = self.exchange() == Exchange::None;
+        let exchange = self.exchange();
+        let alone = exchange == Exchange::None;
+        let idle = !used.iter().flatten().any(|used| *used);
+        let mut some_rank_was_idle = false;
         if alone
             && self.config.reduction != GradientReduction::MeanOverRanks
             && totals.weight == 0.0
         {
             flags.fill(0);
         } else if !alone && (self.config.find_unused_parameters || self.config.static_graph) {
+            flags.push(u8::from(idle));
             self.control.all_reduce(&mut flags, ReduceOp::Max)?;
+            some_rank_was_idle = flags.pop() == Some(1);
         } else if !alone {
             flags.fill(1);
         }
-        let used: Vec<bool> = flags.into_iter().map(|flag| flag == 1).collect();
-        if self.config.static_graph {
+        let mut used: Vec<bool> = flags.into_iter().map(|flag| flag == 1).collect();
+        // A rank without samples does not know yet what it will use.
+        if self.config.static_graph && !some_rank_was_idle {
             self.reducer.expect_the_same();
             self.static_used = Some(used.clone());
+        }
+        if exchange == Exchange::Hook {
+            self.reducer.mark_owed(&mut used)?;
         }
         Ok(used)
     }

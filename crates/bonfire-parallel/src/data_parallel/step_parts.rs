@@ -18,7 +18,23 @@ impl<M: Module> DataParallel<M> {
     ///
     /// The parameters are updated in the memory they have: for as long as it lasts the model has
     /// none. Its clones keep the old values, at the cost of a copy.
+    /// A failure ends all ranks, and leaves a model without parameters.
     pub(super) fn step_parts(
+        &mut self,
+        sharding: Sharding,
+        optimizer: &mut dyn FlatOptimizer,
+        gradient_scale: f64,
+        rates: &[Option<f64>],
+    ) -> Result<(), ParallelError> {
+        let result = self.update_parts(sharding, optimizer, gradient_scale, rates);
+        if let Err(error) = &result {
+            self.flat = Vec::new();
+            self.control.abort(&error.to_string());
+        }
+        result
+    }
+
+    fn update_parts(
         &mut self,
         sharding: Sharding,
         optimizer: &mut dyn FlatOptimizer,

@@ -196,12 +196,13 @@ impl Reducer {
             let reduced = match memory {
                 Memory::InFlight(pending) => {
                     let arrived = pending.wait(self.sharding)?;
-                    self.lock().arrived(arrived)
+                    self.lock().arrived(bucket, arrived)
                 }
                 Memory::Full(mut memory) => {
                     if self.totals_in == Some(bucket) {
                         let at = self.layout.buckets()[bucket].num_elements();
-                        self.lock().totals.write(&mut memory, at);
+                        let ranks = self.group.world_size();
+                        self.lock().totals.write(&mut memory, at, ranks);
                     }
                     exchange::all_reduce_here(&self.group, &mut memory)?;
                     Reduced::Host(memory)
@@ -238,6 +239,29 @@ impl Reducer {
             }
         }
         window.expected = Some(expected);
+    }
+
+    /// Marks the parameters that a hook has a gradient for, be it only what it held back before: equal
+    /// on all ranks, as the reduced gradients are.
+    pub(crate) fn mark_owed(&self, used: &mut [bool]) -> Result<(), ParallelError> {
+        for (index, bucket) in self.layout.buckets().iter().enumerate() {
+            let unused = || bucket.segments.iter().filter(|segment| !used[segment.parameter]);
+            if unused().next().is_none() {
+                continue;
+            }
+            let size = bucket.dtype.size_bytes();
+            let owed: Vec<usize> = self.with_reduced(index, |reduced| {
+                let Reduced::Host(memory) = reduced else { return Vec::new() };
+                let bytes = memory.as_bytes();
+                let is_zero = |range: &std::ops::Range<usize>| {
+                    bytes[range.start * size..range.end * size].iter().all(|byte| *byte == 0)
+                };
+                let owed = unused().filter(|segment| !is_zero(&segment.range));
+                owed.map(|segment| segment.parameter).collect()
+            })?;
+            owed.into_iter().for_each(|parameter| used[parameter] = true);
+        }
+        Ok(())
     }
 
     /// Takes a bucket over that another reducer has reduced.
@@ -363,11 +387,14 @@ fn place_of_totals(layout: &BucketLayout, blocking_calls: bool) -> Option<usize>
 
 impl Window {
     /// Sorts what came back into the bucket's result and memory for others.
-    fn arrived(&mut self, arrived: Arrived) -> Reduced {
+    fn arrived(&mut self, bucket: usize, arrived: Arrived) -> Reduced {
         match arrived {
             Arrived::Whole(memory) => Reduced::Host(memory),
             Arrived::Part { part, memory } => {
-                self.spare.push(memory);
+                // The next gradient brings its own again.
+                if !self.slots[bucket].brings_memory {
+                    self.spare.push(memory);
+                }
                 Reduced::Part(part)
             }
         }
@@ -390,7 +417,7 @@ impl Window {
                 && let Memory::InFlight(pending) = std::mem::replace(&mut slot.memory, Memory::Away)
             {
                 let arrived = pending.wait(sharding)?;
-                let reduced = self.arrived(arrived);
+                let reduced = self.arrived(index, arrived);
                 self.slots[index].memory = Memory::Reduced(reduced);
                 on_their_way -= 1;
             }

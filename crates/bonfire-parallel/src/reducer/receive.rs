@@ -31,7 +31,8 @@ impl Reducer {
         let accumulate = window.slots[bucket].used[segment];
         let memory = match &mut window.slots[bucket].memory {
             Memory::Gathering(memory) => memory.take(),
-            _ => return Ok(()),
+            // The bucket has left: this is a pass through a replica of an earlier micro-batch.
+            _ => return Err(ParallelError::WindowOver { rank: self.group.rank() }),
         };
         if whole && !accumulate {
             // The bucket may take the gradient's own memory.
@@ -44,6 +45,7 @@ impl Reducer {
                 return self.received(window, bucket, segment);
             }
             if gradient.owns_memory() && self.lens[bucket] == range.len() {
+                window.reclaim_parts(self.sharding)?;
                 let memory = gradient.into_buffer()?;
                 if memory.dtype() == dtype && memory.len() == range.len() {
                     let slot = &mut window.slots[bucket];

@@ -20,9 +20,10 @@ pub(crate) struct Totals {
 pub(super) const EXTRA: usize = 3;
 
 impl Totals {
-    /// Writes the totals at `at` in a bucket's memory.
-    pub(super) fn write(self, memory: &mut HostBuffer, at: usize) {
-        let values = [self.weight, self.votes, self.unused];
+    /// Writes the totals at `at` in a bucket's memory, of which the mean over `ranks` is to come:
+    /// multiplied beforehand, so that counts come back as whole numbers.
+    pub(super) fn write(self, memory: &mut HostBuffer, at: usize, ranks: usize) {
+        let values = [self.weight, self.votes, self.unused].map(|value| value * ranks as f64);
         match memory {
             HostBuffer::F32(memory) => {
                 memory[at..at + EXTRA].copy_from_slice(&values.map(|value| value as f32));
@@ -63,12 +64,11 @@ impl Reducer {
             (Exchange::None, _) => return Ok(own),
             (Exchange::AllReduce, Some(bucket)) => {
                 let at = self.layout.buckets()[bucket].num_elements();
-                let means = self.with_reduced(bucket, |reduced| match reduced {
+                let sums = self.with_reduced(bucket, |reduced| match reduced {
                     Reduced::Host(memory) => Totals::read(memory, at),
                     Reduced::Part(_) | Reduced::Adopted(_) => None,
                 })?;
-                let ranks = self.group.world_size() as f64;
-                means.unwrap_or_default().map(|mean| mean * ranks)
+                sums.unwrap_or_default()
             }
             _ => {
                 let mut values = [own.weight, own.votes, own.unused];
