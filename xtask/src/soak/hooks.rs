@@ -111,7 +111,7 @@ fn report(outcomes: &[Outcome], args: &Args) -> (String, usize) {
         let (accuracy, expected) = (mean(accuracies), (way.bytes)(*steps));
         let mut failures = Vec::new();
         // A mean of a few thousandths is exact to far less than this.
-        if accuracy < whole - ACCURACY_LOSS - 1e-9 {
+        if way.held_to_accuracy && accuracy < whole - ACCURACY_LOSS - 1e-9 {
             failures.push("FAILED: accuracy");
         }
         if bytes.iter().any(|bytes| (bytes / expected - 1.0).abs() > BYTES_OFF) {
@@ -125,7 +125,11 @@ fn report(outcomes: &[Outcome], args: &Args) -> (String, usize) {
             way.name,
             by_seed.join(", "),
             whole - accuracy,
-            if failures.is_empty() { "as expected".to_string() } else { failures.join(", ") },
+            match (failures.is_empty(), way.held_to_accuracy) {
+                (true, true) => "as expected".to_string(),
+                (true, false) => "as expected; accuracy without a goal".to_string(),
+                (false, _) => failures.join(", "),
+            },
         ));
     }
     (text, failed)
@@ -139,16 +143,16 @@ fn mean(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn outcomes(last_accuracy: f64, last_bytes: f64) -> Vec<Outcome> {
+    fn outcomes(accuracy: f64, bytes: f64) -> Vec<Outcome> {
         let steps = 100.0;
         let good = |way: &Way| {
             let bytes = vec![(way.bytes)(steps); 2];
             Outcome { accuracies: vec![0.97, 0.98], bytes, steps }
         };
         let mut outcomes: Vec<Outcome> = WAYS.iter().map(good).collect();
-        if let Some(last) = outcomes.last_mut() {
-            last.accuracies = vec![last_accuracy; 2];
-            last.bytes[1] *= last_bytes;
+        if let Some(one) = outcomes.get_mut(1) {
+            one.accuracies = vec![accuracy; 2];
+            one.bytes[1] *= bytes;
         }
         outcomes
     }
