@@ -3,7 +3,11 @@
 mod classifier;
 mod error;
 mod norm;
+mod sync_batch_norm;
+mod synchronization;
 
 pub use classifier::{ImageClassifier, ImageShape, correct_predictions, cross_entropy};
 pub use error::NnError;
 pub use norm::{Norm, NormConfig, NormKind};
+pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
+pub use synchronization::{connect_sync_batchnorm, convert_sync_batchnorm, is_synchronized};

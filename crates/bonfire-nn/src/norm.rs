@@ -1,6 +1,6 @@
-use crate::NnError;
+use crate::{NnError, SyncBatchNorm, SyncBatchNormConfig};
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, Identity, Initializer};
+use burn::nn::{BatchNorm, GroupNorm, GroupNormConfig, Identity, Initializer};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,8 @@ pub enum NormKind {
     /// By mean and variance over batch and space; the default.
     #[default]
     Batch,
+    /// The same over the batches of all ranks.
+    SyncBatch,
     /// By mean and variance over space and the channels of a group, for every sample by itself.
     Group,
     /// Nothing.
@@ -34,19 +36,21 @@ pub struct NormConfig {
 ///
 /// `y = (x - mean) / sqrt(variance + 1e-5) * gamma + beta`, with one gamma and one beta a channel.
 ///
-/// The running statistics of [`Norm::Batch`] follow the batches with momentum 0.1. It uses and
-/// updates those of the batch on devices with autodiff, and the running ones on all others. Its
-/// running variance is that of the batch as a population (divided by n), where PyTorch's is that of
-/// a sample (divided by n - 1).
+/// The running statistics of [`Norm::Batch`] follow the batches with momentum 0.1, as described at
+/// [`SyncBatchNorm`].
 ///
 /// # Reference
-/// `torch.nn.BatchNorm2d` and `torch.nn.GroupNorm`; Ioffe and Szegedy, "Batch Normalization", 2015,
-/// section 3; Wu and He, "Group Normalization", 2018, section 3.
+/// `torch.nn.BatchNorm2d`, `torch.nn.SyncBatchNorm` and `torch.nn.GroupNorm`; Ioffe and Szegedy,
+/// "Batch Normalization", 2015, section 3; Wu and He, "Group Normalization", 2018, section 3.
 #[derive(Module, Debug)]
 #[non_exhaustive]
 pub enum Norm {
-    /// Over batch and space.
-    Batch(BatchNorm),
+    /// Over batch and space, of this rank or of all ranks: [`NormKind::Batch`] and
+    /// [`NormKind::SyncBatch`].
+    ///
+    /// One variant for both, since a variant's name is part of the path by which a checkpoint knows a
+    /// parameter, and a checkpoint of either is one of the other.
+    Batch(SyncBatchNorm),
     /// Over space and the channels of a group.
     Group(GroupNorm),
     /// The input as it is; has no parameters.
@@ -80,9 +84,11 @@ impl NormConfig {
         let gamma = if self.zero_gamma { Initializer::Zeros } else { Initializer::Ones };
         let gamma = gamma.init([channels], device);
         Ok(match self.kind {
-            NormKind::Batch => {
-                let norm = BatchNormConfig::new(channels).init(device);
-                Norm::Batch(BatchNorm { gamma, ..norm })
+            NormKind::Batch | NormKind::SyncBatch => {
+                let mut norm = SyncBatchNormConfig::new(channels).init(device);
+                norm.gamma = gamma;
+                let is_sync = self.kind == NormKind::SyncBatch;
+                Norm::Batch(if is_sync { norm } else { norm.without_sync() })
             }
             NormKind::Group => {
                 let num_groups = self.num_groups;
@@ -98,19 +104,39 @@ impl NormConfig {
 }
 
 impl Norm {
+    /// What the layer is.
+    pub fn kind(&self) -> NormKind {
+        match self {
+            Self::Batch(norm) if norm.is_sync() => NormKind::SyncBatch,
+            Self::Batch(_) => NormKind::Batch,
+            Self::Group(_) => NormKind::Group,
+            Self::None(_) => NormKind::None,
+        }
+    }
+
     /// Normalises a batch.
     ///
     /// # Shapes
     /// `[batch, channels, ...]`, the same out as in.
     ///
+    /// # Collective
+    /// That of [`SyncBatchNorm`], for layers of [`NormKind::SyncBatch`].
+    ///
     /// # Panics
-    /// When the input has other channels than the layer.
+    /// When the input has other channels than the layer; as [`SyncBatchNorm::forward`].
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Batch(norm) => norm.forward(input),
             Self::Group(norm) => norm.forward(input),
             Self::None(identity) => identity.forward(input),
         }
+    }
+}
+
+/// The layer does not synchronise, as Burn's does not.
+impl From<BatchNorm> for Norm {
+    fn from(norm: BatchNorm) -> Self {
+        Self::Batch(SyncBatchNorm::from(norm).without_sync())
     }
 }
 
@@ -142,10 +168,11 @@ mod tests {
         let trained = forward(&norm, &device);
         let expected = [-1.0690, -0.5345, -1.3416, 0.4472, 0.0, 1.6036, -0.4472, 1.3416];
         assert_near(&trained, &expected);
-        // A tenth of the way from mean 0 and variance 1.
+        // A tenth of the way from mean 0 and variance 1 to mean and unbiased variance.
         let evaluated = forward(&norm.valid(), &Device::flex());
         let means = [0.3, 0.3, 2.5, 2.5, 0.3, 0.3, 2.5, 2.5];
-        let deviations = [1.25f32, 1.25, 13.4, 13.4, 1.25, 1.25, 13.4, 13.4].map(f32::sqrt);
+        let deviations =
+            [1.3667f32, 1.3667, 17.5667, 17.5667, 1.3667, 1.3667, 17.5667, 17.5667].map(f32::sqrt);
         let inputs: Vec<f32> = images(&Device::flex()).into_data().try_to_vec().unwrap();
         let expected: Vec<f32> =
             (0..8).map(|index| (inputs[index] - means[index]) / deviations[index]).collect();

@@ -62,6 +62,11 @@ impl core::fmt::Debug for TensorCollective {
 }
 
 impl TensorCollective {
+    /// A sum over the ranks of a group, whose failure aborts the group.
+    pub(crate) fn sum(group: ProcessGroup) -> Self {
+        Self { group, op: ReduceOp::Sum, failure: Arc::default() }
+    }
+
     /// The collective of the backward step: sums and means are their own adjoints.
     pub(crate) fn adjoint(&self) -> Self {
         self.clone()

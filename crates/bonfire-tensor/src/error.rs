@@ -34,6 +34,15 @@ pub enum TensorError {
         /// The reduction.
         op: bonfire_comm::ReduceOp,
     },
+    /// Happens when a batch has too few values to have a variance.
+    #[error(
+        "batch normalisation in training needs at least 2 values a channel over all ranks, got \
+         {count}; use a larger batch, drop the last incomplete one, or normalise by groups"
+    )]
+    TooFewValues {
+        /// Values of every channel, over all ranks.
+        count: usize,
+    },
     /// Happens when a device cannot hand a tensor to the host.
     #[error("reading a tensor from its device failed: {reason}")]
     Read {

@@ -1,8 +1,9 @@
 //! The operations that Burn lacks, as one backend extension.
 //!
-//! Every one is the identity in the forward pass (or a collective), and exists for what it does in
-//! the backward pass.
+//! But for the collective and the normalisation of a batch, every one is the identity in the forward
+//! pass, and exists for what it does in the backward pass.
 
+use crate::batch_norm::{self, Kept, Kernels, Normalization, NormalizeStep, Tensors};
 use crate::collective::TensorCollective;
 use crate::hook::{Gradient, Hook};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
@@ -34,6 +35,16 @@ pub(crate) trait BonfireOps: Backend {
 
     /// A collective on a tensor, whose backward step is the collective's adjoint.
     fn collective(tensor: FloatTensor<Self>, collective: TensorCollective) -> FloatTensor<Self>;
+
+    /// Normalises a batch by its own mean and variance; the backward step knows what they depend on.
+    fn normalize(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        normalization: Normalization,
+    ) -> FloatTensor<Self>;
 }
 
 /// Wraps a backend's primitive as a dispatch tensor without autodiff.
@@ -76,6 +87,17 @@ impl BonfireOps for Flex {
     fn collective(tensor: FloatTensor<Self>, collective: TensorCollective) -> FloatTensor<Self> {
         collective.run_flex(tensor)
     }
+
+    fn normalize(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        normalization: Normalization,
+    ) -> FloatTensor<Self> {
+        batch_norm::forward::<Self>([input, gamma, beta, mean, variance], &normalization)
+    }
 }
 
 #[cfg(feature = "cuda")]
@@ -94,6 +116,17 @@ impl BonfireOps for Cube {
 
     fn collective(tensor: FloatTensor<Self>, collective: TensorCollective) -> FloatTensor<Self> {
         collective.run_cube(tensor)
+    }
+
+    fn normalize(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        normalization: Normalization,
+    ) -> FloatTensor<Self> {
+        batch_norm::forward::<Self>([input, gamma, beta, mean, variance], &normalization)
     }
 }
 
@@ -138,7 +171,7 @@ impl<B: BonfireOps> Backward<B, 1> for CollectiveStep {
     }
 }
 
-impl<B: BonfireOps + IntoDispatch, C: CheckpointStrategy> BonfireOps for Autodiff<B, C> {
+impl<B: BonfireOps + IntoDispatch + Kernels, C: CheckpointStrategy> BonfireOps for Autodiff<B, C> {
     fn gradient_hook(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,
@@ -171,6 +204,36 @@ impl<B: BonfireOps + IntoDispatch, C: CheckpointStrategy> BonfireOps for Autodif
             OpsKind::UnTracked(prepared) => prepared.finish(output),
         }
     }
+
+    fn normalize(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        normalization: Normalization,
+    ) -> FloatTensor<Self> {
+        let nodes = [input.node(), gamma.node(), beta.node()];
+        let (mean, variance) = (mean.into_primitive(), variance.into_primitive());
+        let output = batch_norm::forward::<B>(
+            [
+                input.primitive().clone(),
+                gamma.primitive().clone(),
+                beta.into_primitive(),
+                mean.clone(),
+                variance.clone(),
+            ],
+            &normalization,
+        );
+        let step = Backward::<B, 3>::prepare::<C>(NormalizeStep, nodes);
+        match step.compute_bound().stateful() {
+            OpsKind::Tracked(mut prepared) => {
+                let (input, gamma) = (prepared.checkpoint(&input), prepared.checkpoint(&gamma));
+                prepared.finish(Kept { input, gamma, mean, variance, normalization }, output)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(output),
+        }
+    }
 }
 
 pub(crate) fn dispatch_gradient_hook(
@@ -190,4 +253,12 @@ pub(crate) fn dispatch_collective(
     collective: TensorCollective,
 ) -> DispatchTensor {
     <Dispatch as BonfireOps>::collective(tensor, collective)
+}
+
+pub(crate) fn dispatch_normalize(
+    tensors: Tensors<DispatchTensor>,
+    normalization: Normalization,
+) -> DispatchTensor {
+    let [input, gamma, beta, mean, variance] = tensors;
+    <Dispatch as BonfireOps>::normalize(input, gamma, beta, mean, variance, normalization)
 }

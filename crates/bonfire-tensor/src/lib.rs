@@ -7,8 +7,10 @@
 //! - [`parameters`]: what a module is made of, by module path;
 //! - [`state`]: the [`Stateful`](state::Stateful) trait by which everything that a checkpoint holds
 //!   is saved and restored;
+//! - [`batch_norm`]: batch normalisation over the ranks of a group;
 //! - [`collective`]: collectives on tensors, among them a differentiable all-reduce.
 
+pub mod batch_norm;
 pub mod collective;
 mod error;
 mod extension;

@@ -1,0 +1,190 @@
+//! Which ranks a batch normalisation shares its batches with, and how a model's layers learn it.
+
+use bonfire_comm::{CommError, ProcessGroup};
+use burn::module::{
+    Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+};
+use burn::tensor::Device;
+use std::cell::RefCell;
+
+/// Makes every batch normalisation of a model share its batches with the ranks of a group.
+///
+/// That is every [`Norm::Batch`](crate::Norm::Batch) and [`SyncBatchNorm`](crate::SyncBatchNorm),
+/// wherever it stands in the model; a field of type `burn::nn::BatchNorm` stays as it is. All layers
+/// get one duplicate of the group, with an order of its own beside that of gradients and of
+/// whatever else the ranks do; the caller may go on using its group.
+///
+/// # Collective
+/// All ranks of `group`, with the same model, before it goes into `DataParallel`; a model without
+/// such layers does not communicate.
+///
+/// # Errors
+/// The failures of [`ProcessGroup::duplicate`].
+///
+/// # Reference
+/// `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
+pub fn convert_sync_batchnorm<M: Module>(model: M, group: &ProcessGroup) -> Result<M, CommError> {
+    Pass::new(Some(group), true).over(model).0
+}
+
+/// Gives a group to those batch normalisations of a model that wait for one.
+///
+/// They are those that were made by [`NormKind::SyncBatch`](crate::NormKind::SyncBatch) or
+/// [`SyncBatchNormConfig`](crate::SyncBatchNormConfig). The `Trainer` does this to the model that it
+/// is given.
+///
+/// # Collective
+/// As [`convert_sync_batchnorm`].
+///
+/// # Errors
+/// The failures of [`ProcessGroup::duplicate`].
+pub fn connect_sync_batchnorm<M: Module>(model: M, group: &ProcessGroup) -> Result<M, CommError> {
+    Pass::new(Some(group), false).over(model).0
+}
+
+/// Whether a layer of the model shares its batches with other ranks, so that every rank has to run
+/// every forward and backward pass.
+pub fn is_synchronized<M: Module>(model: &M) -> bool {
+    Pass::new(None, false).over(model.clone()).1
+}
+
+/// With whom a layer shares its batches.
+#[derive(Debug, Clone)]
+pub(crate) enum Synchronization {
+    /// With nobody.
+    Off,
+    /// With the ranks of a group that it has not been given yet: so far with nobody.
+    Wanted,
+    /// With the ranks of a group.
+    Over(ProcessGroup),
+}
+
+/// One walk over the layers of a model.
+struct Pass {
+    group: Option<ProcessGroup>,
+    /// Whether it means layers that want no group, or have one, too.
+    all: bool,
+    /// The layers' own group, made when the first of them is met.
+    duplicate: Option<ProcessGroup>,
+    failure: Option<CommError>,
+    synchronized: bool,
+}
+
+thread_local! {
+    /// The walk that this thread is on.
+    ///
+    /// Burn's mappers are shown parameters, never modules, so a layer looks here when it is mapped.
+    static PASS: RefCell<Option<Pass>> = const { RefCell::new(None) };
+}
+
+impl Pass {
+    fn new(group: Option<&ProcessGroup>, all: bool) -> Self {
+        let group = group.cloned();
+        Self { group, all, duplicate: None, failure: None, synchronized: false }
+    }
+
+    /// Walks over a model, and says whether it is synchronised thereafter.
+    fn over<M: Module>(self, model: M) -> (Result<M, CommError>, bool) {
+        /// Ends the walk of this thread, also when a module of the user's panics.
+        struct End;
+        impl Drop for End {
+            fn drop(&mut self) {
+                PASS.take();
+            }
+        }
+        let end = End;
+        PASS.set(Some(self));
+        let model = model.map(&mut Unchanged);
+        let pass = PASS.take();
+        drop(end);
+        let (failure, synchronized) =
+            pass.map_or((None, false), |pass| (pass.failure, pass.synchronized));
+        (failure.map_or(Ok(model), Err), synchronized)
+    }
+
+    fn meet(&mut self, layer: Synchronization) -> Synchronization {
+        let meant = self.all || matches!(layer, Synchronization::Wanted);
+        let group = if meant { self.own_group() } else { None };
+        let layer = group.map_or(layer, Synchronization::Over);
+        self.synchronized |= layer.group().is_some_and(|group| group.world_size() > 1);
+        layer
+    }
+
+    fn own_group(&mut self) -> Option<ProcessGroup> {
+        let group = self.group.as_ref()?;
+        if self.duplicate.is_none() && self.failure.is_none() {
+            match group.duplicate("sync_batch_norm") {
+                Ok(duplicate) => self.duplicate = Some(duplicate),
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        self.duplicate.clone()
+    }
+}
+
+/// Leaves parameters as they are.
+struct Unchanged;
+
+impl ModuleMapper for Unchanged {}
+
+impl Synchronization {
+    pub(crate) fn group(&self) -> Option<&ProcessGroup> {
+        match self {
+            Self::Over(group) => Some(group),
+            Self::Off | Self::Wanted => None,
+        }
+    }
+}
+
+impl Module for Synchronization {
+    fn map<M: ModuleMapper>(self, _mapper: &mut M) -> Self {
+        PASS.with_borrow_mut(|pass| match pass {
+            Some(pass) => pass.meet(self),
+            None => self,
+        })
+    }
+
+    fn visit<V: ModuleVisitor>(&self, _visitor: &mut V) {}
+
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        devices
+    }
+
+    fn to_device(self, _device: &Device) -> Self {
+        self
+    }
+
+    fn fork(self, _device: &Device) -> Self {
+        self
+    }
+
+    fn valid(&self) -> Self {
+        self.clone()
+    }
+
+    fn train(self) -> Self {
+        self
+    }
+
+    fn materialize(self) -> Self {
+        self
+    }
+}
+
+impl core::fmt::Display for Synchronization {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Wanted => f.write_str("waits for a group"),
+            Self::Over(group) => write!(f, "{} ranks", group.world_size()),
+        }
+    }
+}
+
+impl ModuleDisplayDefault for Synchronization {
+    fn content(&self, content: Content) -> Option<Content> {
+        content.add_formatted(&self.to_string()).optional()
+    }
+}
+
+impl ModuleDisplay for Synchronization {}
