@@ -16,9 +16,6 @@ and layouts are Burn's.
 The networks are torchvision's, with its names, and those of He et al. 2015, section 4.2, with
 projections as shortcuts.
 
-PyTorch keeps the unbiased variance of a batch in its running variance, Burn the biased one. What is
-stored in `after/` and used for `evaluated` is Burn's: PyTorch's update times (n - 1) / n.
-
 `python resnet.py --count` prints the numbers of trainable parameters that the tests assert.
 """
 
@@ -181,11 +178,9 @@ def run(case, generator):
 
 
 def step(model, case, images, labels):
-    statistics = BiasedStatistics(model)
     logits = model(images)
     loss = nn.functional.cross_entropy(logits, labels)
     loss.backward()
-    statistics.correct()
 
     outputs = {"logits": logits.detach(), "loss": loss.detach().reshape(1)}
     for path, parameter in model.named_parameters():
@@ -196,26 +191,6 @@ def step(model, case, images, labels):
             outputs[f"after/{path}"] = value
     outputs["evaluated"] = model.eval()(images).detach()
     return outputs
-
-
-class BiasedStatistics:
-    """Turns PyTorch's running variances after one batch into those of Burn."""
-
-    def __init__(self, model):
-        self.norms = [norm for norm in model.modules() if isinstance(norm, nn.BatchNorm2d)]
-        self.before = [norm.running_var.clone() for norm in self.norms]
-        self.counts = {}
-        for norm in self.norms:
-            norm.register_forward_pre_hook(self.count)
-
-    def count(self, norm, inputs):
-        self.counts[norm] = inputs[0].numel() / norm.num_features
-
-    def correct(self):
-        for norm, before in zip(self.norms, self.before):
-            count = self.counts[norm]
-            kept = (1 - norm.momentum) * before
-            norm.running_var.copy_(kept + (norm.running_var - kept) * (count - 1) / count)
 
 
 def draw_parameters(model, case, generator):

@@ -1,6 +1,6 @@
 //! Residual networks have torchvision's parameters and PyTorch's scores, gradients and statistics.
 //!
-//! `golden/resnet.py` says what the golden files hold, and in what Burn's running variance differs.
+//! `golden/resnet.py` says what the golden files hold.
 
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 

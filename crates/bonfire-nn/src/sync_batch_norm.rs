@@ -208,3 +208,6 @@ impl ModuleDisplay for SyncBatchNorm {
             .optional()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,3 +188,103 @@ impl ModuleDisplayDefault for Synchronization {
 }
 
 impl ModuleDisplay for Synchronization {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Norm, NormConfig, NormKind, SyncBatchNorm, SyncBatchNormConfig};
+    use bonfire_comm::local;
+    use burn::nn::{BatchNorm, BatchNormConfig};
+
+    /// Norms in all the places that a module can have them.
+    #[derive(Module, Debug)]
+    struct Model {
+        plain: Norm,
+        waiting: Norm,
+        list: Vec<Norm>,
+        option: Option<(Norm, SyncBatchNorm)>,
+        burns_own: BatchNorm,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            let device = Device::flex().autodiff();
+            let norm = |kind| NormConfig::new(kind).with_num_groups(1).init(2, &device).unwrap();
+            let sync = SyncBatchNormConfig::new(2).init(&device);
+            Self {
+                plain: norm(NormKind::Batch),
+                waiting: norm(NormKind::SyncBatch),
+                list: vec![norm(NormKind::Group), norm(NormKind::Batch), norm(NormKind::None)],
+                option: Some((norm(NormKind::SyncBatch), sync)),
+                burns_own: BatchNormConfig::new(2).init(&device),
+            }
+        }
+
+        fn kinds(&self) -> Vec<NormKind> {
+            let optional = self.option.iter().map(|(norm, _)| norm);
+            [&self.plain, &self.waiting]
+                .into_iter()
+                .chain(&self.list)
+                .chain(optional)
+                .map(Norm::kind)
+                .collect()
+        }
+
+        /// Names of the groups of all layers that have one.
+        fn groups(&self) -> Vec<String> {
+            let (norms, sync): (Vec<_>, Vec<_>) =
+                self.option.iter().map(|(norm, sync)| (norm, sync)).unzip();
+            let layers = [&self.plain, &self.waiting].into_iter().chain(&self.list).chain(norms);
+            let layer = |norm| match norm {
+                &Norm::Batch(ref layer) => Some(layer),
+                _ => None,
+            };
+            let layers = layers.filter_map(layer).chain(sync);
+            layers.filter_map(SyncBatchNorm::group).map(|group| group.name().to_string()).collect()
+        }
+    }
+
+    #[test]
+    fn conversion_reaches_every_layer_and_connection_those_that_wait() {
+        use NormKind::{Batch, Group, None, SyncBatch};
+        local::spawn(2, |group| {
+            let model = Model::new();
+            assert!(!is_synchronized(&model) && model.groups().is_empty());
+            let connected = connect_sync_batchnorm(model.clone(), &group).unwrap();
+            assert_eq!(connected.kinds(), [Batch, SyncBatch, Group, Batch, None, SyncBatch]);
+            assert_eq!(connected.groups(), ["sync_batch_norm"; 3]);
+            assert!(is_synchronized(&connected) && is_synchronized(&connected.valid()));
+
+            let converted = convert_sync_batchnorm(model, &group).unwrap();
+            assert_eq!(
+                converted.kinds(),
+                [SyncBatch, SyncBatch, Group, SyncBatch, None, SyncBatch]
+            );
+            assert_eq!(converted.groups(), ["sync_batch_norm"; 5]);
+        });
+    }
+
+    #[test]
+    fn a_model_without_such_layers_makes_no_group() {
+        let ranks = local::spawn(2, |group| {
+            let norm = NormConfig::new(NormKind::Batch).init(2, &Device::flex()).unwrap();
+            if group.rank() == 0 {
+                // Would wait for the other rank if it made a duplicate.
+                connect_sync_batchnorm(norm, &group).map(drop)
+            } else {
+                Ok(())
+            }
+        });
+        assert!(ranks.into_iter().all(|result| result.is_ok()));
+    }
+
+    #[test]
+    fn a_failed_group_is_an_error_and_ends_the_walk() {
+        let group = ProcessGroup::single();
+        group.abort("for the test");
+        let error = convert_sync_batchnorm(Model::new(), &group).unwrap_err();
+        assert!(error.to_string().contains("for the test"), "{error}");
+        let model = Model::new();
+        assert_eq!(model.clone().map(&mut Unchanged).kinds(), model.kinds());
+    }
+}

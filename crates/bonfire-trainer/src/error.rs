@@ -51,6 +51,19 @@ pub enum TrainError {
         /// Training samples there are.
         samples: usize,
     },
+    /// Happens when a model with synchronised batch normalisation meets a batch that leaves a rank
+    /// without samples.
+    #[error(
+        "the last batch of an epoch has {samples} samples for {ranks} ranks, but with synchronised \
+         batch normalisation every rank needs one; use drop_last = true, another batch size, or a \
+         normalisation that is not synchronised"
+    )]
+    RankWithoutSamples {
+        /// Samples of the batch, over all ranks.
+        samples: usize,
+        /// Ranks.
+        ranks: usize,
+    },
     /// Happens when a loss is infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \

@@ -22,6 +22,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     /// relative to them may differ between ranks.
     pub(crate) control: ProcessGroup,
     pub(crate) parallel: DataParallel<M>,
+    /// Whether a forward pass waits for the other ranks'.
+    pub(crate) synchronized: bool,
     pub(crate) optimizer: Box<dyn FlatOptimizer>,
     pub(crate) schedule: Schedule,
     pub(crate) device: Device,

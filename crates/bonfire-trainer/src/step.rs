@@ -63,6 +63,11 @@ impl<M: Learnable> Run<'_, M> {
         if last && self.stop.is_set() {
             self.parallel.vote(1.0);
         }
+        // A resumed epoch may end with other batches than those that were checked.
+        if self.synchronized && batch.global_samples < context.world_size {
+            let (samples, ranks) = (batch.global_samples, context.world_size);
+            return Err(TrainError::RankWithoutSamples { samples, ranks });
+        }
         let Some(batch) = batch.data else {
             return self.backward(last, |parallel| parallel.backward_without_samples());
         };

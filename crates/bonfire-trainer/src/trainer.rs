@@ -8,6 +8,7 @@ use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfi
 use crate::{agreement, optimizer};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
+use bonfire_nn::{connect_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -183,8 +184,13 @@ impl Trainer {
         let nominal = train.batch_size() as f64;
         let mut parallel = self.config.parallel.clone();
         parallel.reduction = GradientReduction::PerSample { nominal };
-        let parallel = DataParallel::new(model, &self.group, parallel)?;
         let shard = Shard { index: self.group.rank(), count: self.group.world_size() };
+        let model = connect_sync_batchnorm(model, &self.group)?;
+        let synchronized = is_synchronized(&model);
+        if synchronized {
+            check_last_batch(train, shard)?;
+        }
+        let parallel = DataParallel::new(model, &self.group, parallel)?;
         let total = Length::of(&self.config, train, shard).total_steps;
         Ok(Run {
             control: self.group.duplicate("control")?,
@@ -195,6 +201,7 @@ impl Trainer {
             callbacks: &mut self.callbacks,
             stop: &self.stop,
             parallel,
+            synchronized,
             device,
             position: Position::default(),
             first_step: 0,
@@ -211,6 +218,19 @@ impl Trainer {
     }
 }
 
+/// Refuses data whose last batch leaves a rank without samples.
+fn check_last_batch<B: Send + 'static>(
+    train: &dyn BatchSource<Batch = B>,
+    shard: Shard,
+) -> Result<(), TrainError> {
+    let before = train.num_batches(shard).saturating_sub(1) * train.batch_size() * shard.count;
+    let last = train.num_samples().saturating_sub(before);
+    match last < shard.count {
+        true => Err(TrainError::RankWithoutSamples { samples: last, ranks: shard.count }),
+        false => Ok(()),
+    }
+}
+
 /// Errors that every rank has found by itself at the same point.
 fn seen_by_all(error: &TrainError) -> bool {
     use bonfire_parallel::ParallelError;
@@ -219,6 +239,7 @@ fn seen_by_all(error: &TrainError) -> bool {
         TrainError::RanksDisagree { .. }
             | TrainError::TooFewSamples { .. }
             | TrainError::NoSteps { .. }
+            | TrainError::RankWithoutSamples { .. }
             | TrainError::LossNotFinite { .. }
             | TrainError::ParametersDiffer { .. }
             | TrainError::OtherRank { .. }

@@ -52,3 +52,80 @@ fn along_channels<B: Backend>(tensor: FloatTensor<B>, rank: usize) -> FloatTenso
     shape[1] = tensor.shape().num_elements();
     B::float_reshape(tensor, Shape::from(shape))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{device, host};
+    use super::*;
+    use burn::backend::Flex;
+    use burn::tensor::{DType, Device, Tensor, TensorData};
+
+    const CHANNELS: usize = 3;
+
+    /// A tensor of numbers between -1 and 1 that look like none in particular.
+    fn tensor<const D: usize>(shape: [usize; D], seed: f64, dtype: DType) -> Tensor<D> {
+        let value = |index: usize| (12.9898 * index as f64 + seed).sin();
+        let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
+        Tensor::from_data(TensorData::new(values, shape), (&Device::flex(), dtype))
+    }
+
+    fn primitive<const D: usize>(tensor: Tensor<D>) -> FloatTensor<Flex> {
+        tensor.try_into_primitive::<Flex>().unwrap()
+    }
+
+    fn assert_near(got: FloatTensor<Flex>, expected: FloatTensor<Flex>, tolerance: f64) {
+        let [got, expected] = [got, expected].map(|tensor| {
+            let data = tensor.into_data();
+            (data.shape.clone(), data.iter::<f64>().collect::<Vec<f64>>())
+        });
+        assert_eq!(got.0, expected.0);
+        for (got, expected) in got.1.iter().zip(&expected.1) {
+            assert!((got - expected).abs() <= tolerance, "{got} {expected}");
+        }
+    }
+
+    /// The kernels of the CPU against the backend's own operations.
+    fn check<const D: usize>(shape: [usize; D], dtype: DType, tolerance: f64) {
+        let x = tensor(shape, 0.3, dtype) + 2.0;
+        let dy = primitive(tensor(shape, 0.8, dtype));
+        let statistics = device::statistics(x.clone()).unwrap();
+        let moments = host::moments(primitive(x.clone()), dtype);
+        let expected = device::moments(x.clone()).unwrap();
+        for (got, expected) in moments.0.iter().zip(&expected.0) {
+            assert_eq!(got.count, expected.count);
+            assert!((got.mean - expected.mean).abs() <= tolerance, "{got:?} {expected:?}");
+            let near = (got.squares - expected.squares).abs() <= tolerance * got.count;
+            assert!(near, "{got:?} {expected:?}");
+        }
+
+        let saved = Saved::<Flex> {
+            input: primitive(x),
+            gamma: primitive(tensor([CHANNELS], 0.1, dtype)),
+            mean: primitive(statistics.mean),
+            variance: primitive(statistics.variance),
+            epsilon: 1e-5,
+        };
+        let beta = primitive(tensor([CHANNELS], 0.2, dtype));
+        let got = host::normalize(saved.clone(), beta.clone());
+        assert_near(got, normalize(saved.clone(), beta), tolerance);
+
+        let sums = gradient_sums(&saved, &dy);
+        let count = statistics.count;
+        let host_sums = host::gradient_sums(&saved, &dy);
+        assert_near(host_sums.clone(), sums.clone(), tolerance * count as f64);
+        let got = host::input_gradient(saved.clone(), dy.clone(), host_sums, count);
+        assert_near(got, input_gradient(saved, dy, sums, count), tolerance);
+    }
+
+    #[test]
+    fn both_kinds_of_kernels_agree() {
+        for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F64, 1e-13)] {
+            check([40, CHANNELS], dtype, tolerance);
+            check([5, CHANNELS, 4], dtype, tolerance);
+            check([2, CHANNELS, 5, 7], dtype, tolerance);
+            // More than one block of a channel, and more than one thread.
+            check([3, CHANNELS, 97, 91], dtype, tolerance);
+            check([2, CHANNELS, 3, 4, 5], dtype, tolerance);
+        }
+    }
+}
