@@ -11,7 +11,7 @@ const SHORT: [&str; 2] = ["train.max_steps=3", "schedule.warmup_steps=0"];
 
 #[test]
 fn a_resnet_trains_on_two_ranks() {
-    for norm in ["batch", "group"] {
+    for norm in ["batch", "sync_batch", "group"] {
         let model =
             format!("model={{kind=\"resnet\",depth=8,width=4,norm=\"{norm}\",norm_groups=2}}");
         // Success says that the ranks end with the same parameters.
@@ -32,11 +32,21 @@ fn a_resnet_trains_on_two_ranks() {
 }
 
 #[test]
+fn synchronised_ranks_need_a_sample_each() {
+    let model = "model={kind=\"resnet\",depth=8,width=4,norm=\"sync_batch\"}";
+    // Of 1,438 digits one is left for the second batch of an epoch, and two ranks without.
+    let batch = "data.global_batch_size=1437";
+    let says = ["has 1 samples for 3 ranks", "every rank needs one", "drop_last = true"];
+    digits().ranks(3).set(&SHORT).set(&[model, batch]).fail().says_once(&says);
+    digits().ranks(3).set(&SHORT).set(&[model, batch, "data.drop_last=true"]).succeed();
+}
+
+#[test]
 fn keys_and_values_that_a_resnet_does_not_know_are_named() {
     for (keys, says) in [
         ("dept=8", &["unknown key \"model.dept\"", "\"depth\""][..]),
         ("hidden=8", &["unknown key \"model.hidden\"", "zero_init_residual"]),
-        ("norm=\"batsch\"", &["model.norm", "batsch", "batch", "group", "none"]),
+        ("norm=\"batsch\"", &["model.norm", "batsch", "batch", "sync_batch", "group", "none"]),
         ("stem=\"mnist\"", &["model.stem", "mnist", "cifar", "imagenet"]),
         ("depth=20", &["model.depth = 20", "8, 18, 34 or 50"]),
         ("width=0", &["model.width = 0", "at least 1"]),

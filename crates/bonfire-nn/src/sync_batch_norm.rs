@@ -1,6 +1,8 @@
 use crate::synchronization::Synchronization;
 use bonfire_comm::ProcessGroup;
-use bonfire_tensor::batch_norm::{BatchStatistics, batch_statistics, normalize, statistics_type};
+use bonfire_tensor::batch_norm::{
+    BatchStatistics, batch_statistics, normalize, statistics_type, with_autodiff_of,
+};
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig};
@@ -142,24 +144,26 @@ impl SyncBatchNorm {
     }
 
     fn follow(&self, running: &RunningState<Tensor<1>>, batch: Tensor<1>) {
-        let old = running.value_sync().to_device(&batch.device());
-        let is_autodiff = old.device().is_autodiff();
-        let old = old.without_autodiff();
-        let batch = batch.cast(old.dtype());
-        let new = old.mul_scalar(1.0 - self.momentum) + batch.mul_scalar(self.momentum);
-        running.update(if is_autodiff { Tensor::from_inner(new) } else { new });
+        let kept = running.value_sync().to_device(&batch.device());
+        let old = kept.clone().without_autodiff();
+        let batch = batch.cast(old.dtype()).mul_scalar(self.momentum);
+        let new = old.mul_scalar(1.0 - self.momentum) + batch;
+        running.update(with_autodiff_of(&kept, new));
     }
 
     fn forward_inference<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (device, dtype) = (input.device(), input.dtype());
         let wide = statistics_type(dtype);
-        let running = |of: &RunningState<Tensor<1>>| of.value().to_device(&device).cast(wide);
+        let running = |of: &RunningState<Tensor<1>>| {
+            with_autodiff_of(&input, of.value().to_device(&device).cast(wide))
+        };
+        let (mean, variance) = (running(&self.running_mean), running(&self.running_var));
         let output = burn::tensor::module::batch_norm(
             input.cast(wide),
             self.gamma.val().cast(wide),
             self.beta.val().cast(wide),
-            running(&self.running_mean),
-            running(&self.running_var),
+            mean,
+            variance,
             self.epsilon,
         );
         output.cast(dtype)

@@ -235,12 +235,15 @@ mod tests {
             let (norms, sync): (Vec<_>, Vec<_>) =
                 self.option.iter().map(|(norm, sync)| (norm, sync)).unzip();
             let layers = [&self.plain, &self.waiting].into_iter().chain(&self.list).chain(norms);
-            let layer = |norm| match norm {
-                &Norm::Batch(ref layer) => Some(layer),
-                _ => None,
-            };
             let layers = layers.filter_map(layer).chain(sync);
             layers.filter_map(SyncBatchNorm::group).map(|group| group.name().to_string()).collect()
+        }
+    }
+
+    fn layer(norm: &Norm) -> Option<&SyncBatchNorm> {
+        match norm {
+            Norm::Batch(layer) => Some(layer),
+            _ => None,
         }
     }
 

@@ -87,7 +87,10 @@ pub mod prelude {
         Collate, DataError, DataLoader, Dataset, IdxImages, InMemoryDataset, LoaderConfig, Padding,
         Shard, Split,
     };
-    pub use bonfire_nn::{ImageClassifier, ImageShape, correct_predictions, cross_entropy};
+    pub use bonfire_nn::{
+        ImageClassifier, ImageShape, Norm, NormConfig, NormKind, SyncBatchNormConfig,
+        connect_sync_batchnorm, convert_sync_batchnorm, correct_predictions, cross_entropy,
+    };
     pub use bonfire_parallel::{
         AdamConfig, AdamWConfig, BurnOptimizer, Compression, DataParallel, DataParallelConfig,
         FlatOptimizer, Join, LocalSgd, OuterMomentum, SgdConfig, ZeroStage,

@@ -18,7 +18,8 @@ pub struct ResNetConfig {
     /// Channels of the first stage's inner convolutions. Default 64, and 16 for depth 8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<usize>,
-    /// Normalisation after every convolution: `"batch"`, `"group"` or `"none"`. Default `"batch"`.
+    /// Normalisation after every convolution: `"batch"`, `"sync_batch"` (over the batches of all
+    /// ranks), `"group"` or `"none"`. Default `"batch"`.
     ///
     /// With `"none"` the convolutions have biases, which begin at 0.
     pub norm: NormKind,

@@ -76,7 +76,7 @@ mod tests {
     fn assert_near(got: FloatTensor<Flex>, expected: FloatTensor<Flex>, tolerance: f64) {
         let [got, expected] = [got, expected].map(|tensor| {
             let data = tensor.into_data();
-            (data.shape.clone(), data.iter::<f64>().collect::<Vec<f64>>())
+            (data.shape().clone(), data.iter::<f64>().collect::<Vec<f64>>())
         });
         assert_eq!(got.0, expected.0);
         for (got, expected) in got.1.iter().zip(&expected.1) {

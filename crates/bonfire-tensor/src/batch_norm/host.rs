@@ -195,7 +195,7 @@ fn lane_sums<E: Real, const K: usize>(
         for ((lane, x), y) in lanes.iter_mut().zip(x).zip(y) {
             let terms = terms(*x, *y);
             for (sum, term) in lane.iter_mut().zip(terms) {
-                *sum = *sum + term;
+                *sum += term;
             }
         }
     }

@@ -116,13 +116,22 @@ pub fn normalize<const D: usize>(
     let [gamma, beta] = parameters;
     let group = group.filter(|group| group.world_size() > 1).cloned();
     let normalization = Normalization::new(statistics.count, epsilon, group);
-    // The operation takes tensors that are all with autodiff or all without.
-    let like_input = |tensor: &Tensor<1>| match input.device().is_autodiff() {
-        true => Tensor::from_inner(tensor.clone()),
-        false => tensor.clone(),
-    };
-    let (mean, variance) = (like_input(&statistics.mean), like_input(&statistics.variance));
+    let mean = with_autodiff_of(&input, statistics.mean.clone());
+    let variance = with_autodiff_of(&input, statistics.variance.clone());
     let [gamma, beta, mean, variance] = [gamma, beta, mean, variance].map(Tensor::into_dispatch);
     let tensors = [input.into_dispatch(), gamma, beta, mean, variance];
     Tensor::from_dispatch(dispatch_normalize(tensors, normalization))
+}
+
+/// Makes a tensor one that operations take together with `like`: with autodiff and the same strategy
+/// of gradient checkpointing, or without; a gradient never flows through it.
+pub fn with_autodiff_of<const D: usize>(like: &Tensor<D>, tensor: Tensor<1>) -> Tensor<1> {
+    let tensor = tensor.without_autodiff();
+    if !like.device().is_autodiff() {
+        return tensor;
+    }
+    match like.gradient_checkpointing_strategy() {
+        Some(strategy) => tensor.autodiff().with_gradient_checkpointing_strategy(strategy),
+        None => tensor.autodiff(),
+    }
 }
