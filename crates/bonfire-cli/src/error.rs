@@ -105,6 +105,7 @@ impl CliError {
                     | TrainError::RanksDisagree { .. }
                     | TrainError::TooFewSamples { .. }
                     | TrainError::NoSteps { .. }
+                    | TrainError::RankWithoutSamples { .. }
                     | TrainError::LossNotFinite { .. }
                     | TrainError::Checkpoint(
                         CheckpointError::WorldSize { .. } | CheckpointError::Configuration { .. }

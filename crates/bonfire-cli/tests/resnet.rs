@@ -32,6 +32,19 @@ fn a_resnet_trains_on_two_ranks() {
 }
 
 #[test]
+fn synchronised_ranks_train_as_one_on_the_whole_batch() {
+    let loss = |ranks: usize, norm: &str| {
+        let model = format!("model={{kind=\"resnet\",depth=8,width=4,norm=\"{norm}\"}}");
+        let ended = digits().ranks(ranks).set(&SHORT).set(&[&model]).succeed();
+        ended.summary()["train_loss"].as_f64().unwrap()
+    };
+    let alone = loss(1, "batch");
+    let (synchronised, apart) = (loss(3, "sync_batch"), loss(3, "batch"));
+    assert!((synchronised - alone).abs() < 1e-5 * alone, "{synchronised} {alone}");
+    assert!((apart - alone).abs() > 1e-4 * alone, "{apart} {alone}");
+}
+
+#[test]
 fn synchronised_ranks_need_a_sample_each() {
     let model = "model={kind=\"resnet\",depth=8,width=4,norm=\"sync_batch\"}";
     // Of 1,438 digits one is left for the second batch of an epoch, and two ranks without.
