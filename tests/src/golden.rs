@@ -4,8 +4,8 @@ use crate::Precision;
 use crate::samples::{FEATURES, Samples};
 use bonfire_comm::HostBuffer;
 use bonfire_tensor::state::{HostTensor, State};
-use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 
 static INPUTS: &[u8] = include_bytes!("../golden/inputs.safetensors");
 static EXPECTED: &[u8] = include_bytes!("../golden/expected.safetensors");
@@ -52,6 +52,19 @@ pub fn batches() -> Vec<Samples> {
 pub fn expected(rule: &str, precision: Precision, name: &str) -> Vec<f64> {
     let expected = SafeTensors::deserialize(EXPECTED).unwrap();
     floats(&expected.tensor(&format!("{rule}/{}/{name}", precision.name())).unwrap())
+}
+
+/// The numbers of a tensor of f32 or f64 in a golden file.
+pub fn numbers_of(file: &[u8], name: &str) -> Vec<f64> {
+    let file = SafeTensors::deserialize(file).unwrap();
+    let view = file.tensor(name).unwrap();
+    match view.dtype() {
+        Dtype::F32 => {
+            let words = view.data().chunks_exact(4);
+            words.map(|word| f32::from_le_bytes(word.try_into().unwrap()).into()).collect()
+        }
+        _ => floats(&view),
+    }
 }
 
 fn floats(view: &TensorView<'_>) -> Vec<f64> {

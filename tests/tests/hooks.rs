@@ -220,7 +220,7 @@ fn hooked<M: Module>(
     });
     let sink: Arc<dyn GradientSink> = recorder.clone();
     let anchors = Anchors::new(specs.len(), device);
-    (hook_parameters(model.clone(), &anchors, &sink), recorder)
+    (hook_parameters(model.clone(), &anchors, &sink, None), recorder)
 }
 
 /// Asserts that every gradient arrives once with the bits it has without hooks, and returns their

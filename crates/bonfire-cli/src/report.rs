@@ -20,7 +20,7 @@ impl Header {
             "{}: engine {}, device cpu (flex, {}), world size {} on {}, {} per rank{}",
             plan.name,
             group.engine_name(),
-            plan.precision,
+            plan.precision.mode,
             group.world_size(),
             plural(group.num_machines(), "machine"),
             plural(threads, "thread"),
@@ -67,6 +67,8 @@ fn table(summary: &Summary, folder: &Path) -> String {
     };
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let share = &summary.time_share;
+    // Only where the loss is scaled.
+    let skipped = summary.skipped_steps.map_or_else(String::new, |skipped| skipped.to_string());
     let rows = [
         ("train loss", number(summary.train_loss, 4)),
         ("test loss", number(summary.valid_loss, 4)),
@@ -80,6 +82,7 @@ fn table(summary: &Summary, folder: &Path) -> String {
         ("time waiting for communication", percent(share.comm_wait)),
         ("time in optimizer", percent(share.optimizer)),
         ("MB sent per step (rank 0)", format!("{:.3}", summary.bytes_sent_per_step / 1e6)),
+        ("steps skipped after an overflow", skipped),
         ("parameters xxh3", summary.parameters_xxh3.clone()),
         ("run folder", folder.display().to_string()),
     ];
@@ -87,7 +90,7 @@ fn table(summary: &Summary, folder: &Path) -> String {
     if summary.stopped {
         text.push_str("stopped before the end; continue with --resume\n");
     }
-    for (name, value) in rows {
+    for (name, value) in rows.into_iter().filter(|(_, value)| !value.is_empty()) {
         text.push_str(&format!("{name:<32}{value}\n"));
     }
     text

@@ -36,7 +36,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     plan: &Plan,
     rank: Rank<'_>,
 ) -> Result<Outcome, CliError> {
-    let device = device(plan.precision)?;
+    let device = device(plan.precision.mode)?;
     let first = rank.group.rank() == 0;
     if first {
         Header::new(&rank.group, plan, rank.threads).print();

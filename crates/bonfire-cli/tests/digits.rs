@@ -44,7 +44,7 @@ fn check_first_line(ended: &Ended, ranks: usize, threads: usize) {
     let engine = if ranks == 1 { "single" } else { "host" };
     let plural = if threads == 1 { "" } else { "s" };
     let expected = format!(
-        "digits: engine {engine}, device cpu (flex, f32), world size {ranks} on 1 machine, \
+        "digits: engine {engine}, device cpu (flex, fp32), world size {ranks} on 1 machine, \
          {threads} thread{plural} per rank"
     );
     assert_eq!(ended.stderr.lines().next(), Some(expected.as_str()), "{}", ended.log());

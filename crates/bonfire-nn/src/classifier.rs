@@ -1,6 +1,6 @@
 use burn::module::Module;
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 /// Size of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub trait ImageClassifier: Module {
     fn forward(&self, images: Tensor<4>) -> Tensor<2>;
 }
 
-/// Mean cross-entropy of scores against class indices.
+/// Mean cross-entropy of scores against class indices, in f32 at least.
 ///
 /// `loss = mean_i(-log softmax(logits_i)[target_i])`
 ///
@@ -35,6 +35,10 @@ pub trait ImageClassifier: Module {
 /// `torch.nn.functional.cross_entropy`.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [batch] = targets.dims();
+    let logits = match logits.dtype() {
+        DType::F16 | DType::BF16 => logits.cast(DType::F32),
+        _ => logits,
+    };
     let log_probability = log_softmax(logits, 1).gather(1, targets.reshape([batch, 1]));
     log_probability.mean().neg()
 }

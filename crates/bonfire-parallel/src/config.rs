@@ -1,6 +1,7 @@
 use crate::ParallelError;
 use crate::hooks::Compression;
 use crate::local_sgd::LocalSgd;
+use bonfire_amp::MixedPrecision;
 
 /// How the gradients of ranks and micro-batches become one.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -86,6 +87,9 @@ pub struct DataParallelConfig {
     pub broadcast_buffers: bool,
     /// How gradients are combined. Default [`GradientReduction::MeanOverRanks`].
     pub reduction: GradientReduction,
+    /// What forward and backward passes see in 16 bits. Gradients arrive and travel in the type of
+    /// the parameters all the same. Default none.
+    pub mixed_precision: Option<MixedPrecision>,
     /// How gradients travel. Default: as they are.
     pub compression: Compression,
     /// What ranks share. Default nothing.
@@ -107,6 +111,7 @@ impl Default for DataParallelConfig {
             static_graph: false,
             broadcast_buffers: true,
             reduction: GradientReduction::MeanOverRanks,
+            mixed_precision: None,
             compression: Compression::None,
             zero_stage: ZeroStage::Off,
             local_sgd: None,

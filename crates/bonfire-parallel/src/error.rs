@@ -1,3 +1,4 @@
+use bonfire_amp::AmpError;
 use bonfire_comm::{CommError, DType};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::state::StateError;
@@ -89,6 +90,21 @@ pub enum ParallelError {
         value: String,
         /// What is wrong with it, and what to do.
         reason: &'static str,
+    },
+    /// Happens when mixed precision, a loss scaler or clipping is impossible.
+    #[error(transparent)]
+    Amp(#[from] AmpError),
+    /// Happens when clipping was told to stop at a gradient that is infinite or not a number; the
+    /// same on every rank.
+    #[error(
+        "step {step}: the gradients have norm {norm}; lower the learning rate, check the data for \
+         impossible values, or set clip.error_if_nonfinite = false"
+    )]
+    GradientNotFinite {
+        /// Steps taken.
+        step: u64,
+        /// The norm.
+        norm: f64,
     },
     /// Happens when `step` is called without a backward pass.
     #[error("rank {rank}: no backward pass since the last step; call backward first")]

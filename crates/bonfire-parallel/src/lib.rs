@@ -18,7 +18,7 @@ mod shard;
 
 pub use bucket::{BucketLayout, Segment};
 pub use config::{DataParallelConfig, GradientReduction, Join, LossReduction, ZeroStage};
-pub use data_parallel::{DataParallel, MemoryUse, StepReport};
+pub use data_parallel::{DataParallel, MemoryUse, StepOptions, StepReport};
 pub use error::ParallelError;
 pub use hooks::{CommHook, Compression, HookBucket};
 pub use local_sgd::{LocalSgd, OuterMomentum};

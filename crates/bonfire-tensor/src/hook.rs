@@ -11,6 +11,7 @@
 //! it. With depths that grow along the order of use, the last layer's hooks fire first, while the
 //! layers before it are still to be run.
 
+use crate::cast::{Caster, Casting, cast_to};
 use crate::extension::{dispatch_deepen, dispatch_gradient_hook};
 use crate::host;
 use bonfire_comm::HostBuffer;
@@ -157,27 +158,44 @@ pub(crate) fn hooked<const D: usize>(
     ))
 }
 
-/// Returns `model` with a hook behind every parameter that requires gradients.
+/// Returns `model` with a hook behind every parameter that requires gradients, and behind the hook,
+/// if `casting` says so, a cast.
 ///
 /// A hook carries the parameter's position among the distinct trainable parameters in the module's
 /// visiting order, the order of [`trainable`](crate::parameters::trainable). A parameter that
 /// stands in several places of the module (tied weights) has one hook, so its gradient arrives once,
-/// summed. Running statistics and frozen parameters pass through untouched: writing to a running
-/// statistic would change every clone of the model.
-pub fn hook_parameters<M: Module>(model: M, anchors: &Anchors, sink: &Arc<dyn GradientSink>) -> M {
-    model.map(&mut HookMapper { anchors, sink, hooked: HashMap::new() })
+/// summed; all places see it in the type of the first. Gradients arrive in the type of the parameter,
+/// since the hook comes before the cast. Frozen parameters are cast and not hooked. Running
+/// statistics pass through untouched: writing to one would change every clone of the model.
+pub fn hook_parameters<M: Module>(
+    model: M,
+    anchors: &Anchors,
+    sink: &Arc<dyn GradientSink>,
+    casting: Option<&Casting>,
+) -> M {
+    let caster = Caster::new(casting);
+    model.map(&mut HookMapper { anchors, sink, caster, hooked: HashMap::new() })
 }
 
 struct HookMapper<'a> {
     anchors: &'a Anchors,
     sink: &'a Arc<dyn GradientSink>,
+    caster: Caster<'a>,
     hooked: HashMap<ParamId, Box<dyn Any>>,
 }
 
 impl ModuleMapper for HookMapper<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.caster.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.caster.exit();
+    }
+
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if !param.is_require_grad() {
-            return param;
+            return self.caster.without_gradients(param);
         }
         let (id, tensor, mapper) = param.consume();
         let tied = self.hooked.get(&id).and_then(|seen| seen.downcast_ref::<Tensor<D>>());
@@ -186,9 +204,11 @@ impl ModuleMapper for HookMapper<'_> {
         }
         let index = self.hooked.len();
         let Some(anchor) = self.anchors.of(index) else {
-            return Param::from_mapped_value(id, tensor, mapper);
+            let cast = cast_to(tensor, self.caster.dtype());
+            return Param::from_mapped_value(id, cast, mapper);
         };
         let hooked = hooked(tensor, anchor.clone(), index, self.sink);
+        let hooked = cast_to(hooked, self.caster.dtype());
         self.hooked.insert(id, Box::new(hooked.clone()));
         Param::from_mapped_value(id, hooked, mapper)
     }

@@ -2,6 +2,7 @@
 //!
 //! - [`hook`]: identity operations behind every parameter whose backward step hands the gradient
 //!   out *while* the backward pass goes on;
+//! - [`cast`]: in which element type a forward pass sees the parameters;
 //! - [`trace`]: the order in which a forward pass uses the parameters;
 //! - [`host`]: tensors as flat host memory and back, without copies where the memory allows it;
 //! - [`parameters`]: what a module is made of, by module path;
@@ -11,6 +12,7 @@
 //! - [`collective`]: collectives on tensors, among them a differentiable all-reduce.
 
 pub mod batch_norm;
+pub mod cast;
 pub mod collective;
 mod error;
 mod extension;

@@ -21,7 +21,7 @@ pub struct FitStart {
     pub num_parameters: usize,
 }
 
-/// An optimizer step was taken.
+/// An optimizer step was taken, or skipped.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StepEnd {
@@ -35,6 +35,11 @@ pub struct StepEnd {
     pub samples: u64,
     /// Samples per second over all ranks since the run or its resume began.
     pub samples_per_second: f64,
+    /// Norm of the unscaled gradients before clipping, where they are clipped or the loss is scaled,
+    /// unless the step was skipped.
+    pub grad_norm: Option<f64>,
+    /// Whether an overflow kept the step from the parameters.
+    pub skipped: bool,
 }
 
 /// Training figures over all ranks, every `log_every_n_steps` steps.

@@ -1,5 +1,6 @@
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
+use bonfire_amp::AmpError;
 use bonfire_comm::CommError;
 use bonfire_data::DataError;
 use bonfire_parallel::ParallelError;
@@ -164,6 +165,12 @@ pub enum TrainError {
 
 impl From<TensorError> for TrainError {
     fn from(error: TensorError) -> Self {
+        Self::Parallel(error.into())
+    }
+}
+
+impl From<AmpError> for TrainError {
+    fn from(error: AmpError) -> Self {
         Self::Parallel(error.into())
     }
 }

@@ -13,8 +13,9 @@ pub trait Learnable: Module {
 
     /// Computes loss and metrics of a micro-batch; the trainer runs the backward pass.
     ///
-    /// Layers such as dropout and batch normalisation train only on inputs with autodiff: give the
-    /// first layer a tensor of `context.device`, or `batch.images.autodiff()`.
+    /// Layers such as dropout and batch normalisation train only on inputs with autodiff, and in mixed
+    /// precision only on inputs of the right type: give the first layer what
+    /// [`context.input`](StepContext::input) makes of the batch. A loss is computed in f32.
     fn training_step(&self, batch: Self::Batch, context: &StepContext) -> StepOutput;
 
     /// Computes loss and metrics of a batch of validation data; called on the model without
@@ -37,6 +38,23 @@ pub struct StepContext {
     pub world_size: usize,
     /// Where the model lies; with autodiff in a training step only.
     pub device: Device,
+    /// Type that the model's inputs must have, in mixed precision; see [`input`](Self::input).
+    pub input_dtype: Option<DType>,
+}
+
+impl StepContext {
+    /// Prepares a floating-point input of the model: casts it in mixed precision, and gives it
+    /// autodiff in a training step.
+    pub fn input<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let input = match self.input_dtype {
+            Some(dtype) => input.cast(dtype),
+            None => input,
+        };
+        match self.device.gradient_checkpointing_strategy() {
+            Some(strategy) => input.autodiff().with_gradient_checkpointing_strategy(strategy),
+            None => input,
+        }
+    }
 }
 
 /// What a step computed.
@@ -87,18 +105,18 @@ pub struct Metric {
 impl<M: ImageClassifier> Learnable for M {
     type Batch = ImageBatch;
 
-    fn training_step(&self, batch: ImageBatch, _context: &StepContext) -> StepOutput {
-        classify(self, ImageBatch { images: batch.images.autodiff(), ..batch })
+    fn training_step(&self, batch: ImageBatch, context: &StepContext) -> StepOutput {
+        classify(self, batch, context)
     }
 
-    fn validation_step(&self, batch: ImageBatch, _context: &StepContext) -> StepOutput {
-        classify(self, batch)
+    fn validation_step(&self, batch: ImageBatch, context: &StepContext) -> StepOutput {
+        classify(self, batch, context)
     }
 }
 
-fn classify(model: &impl ImageClassifier, batch: ImageBatch) -> StepOutput {
+fn classify(model: &impl ImageClassifier, batch: ImageBatch, context: &StepContext) -> StepOutput {
     let samples = batch.len();
-    let logits = model.forward(batch.images);
+    let logits = model.forward(context.input(batch.images));
     let correct = correct_predictions(logits.clone(), batch.targets.clone());
     let loss = cross_entropy(logits, batch.targets);
     StepOutput::mean(loss, samples).with_metric(

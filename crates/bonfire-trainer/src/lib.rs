@@ -19,6 +19,7 @@ mod memory;
 mod metrics;
 mod optimizer;
 mod position;
+mod precision;
 mod progress;
 mod run;
 pub mod run_folder;

@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::position::Position;
 use crate::run::Run;
 use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig};
+use bonfire_amp::GradScaler;
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_tensor::parameters;
@@ -112,7 +113,11 @@ impl<M: Learnable> Run<'_, M> {
         let step = self.position.step;
         self.notify(|callback| callback.on_validation_start(epoch))?;
         self.parallel.synchronize_buffers()?;
-        let context = StepContext { device: self.device.clone(), ..self.context(0) };
+        let context = StepContext {
+            device: self.device.clone(),
+            input_dtype: self.precision.validation_inputs,
+            ..self.context(0)
+        };
         let model = self.parallel.consensus()?;
         let metrics = evaluate(&model, valid, &self.control, &context)?;
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
@@ -191,6 +196,9 @@ impl<M: Learnable> Run<'_, M> {
         state.insert_under("optimizer", optimizer);
         state.insert_under("exchange", exchange);
         state.insert_under("position", self.position.state()?);
+        if let Some(scaler) = &self.precision.scaler {
+            state.insert_under("scaler", scaler.state()?);
+        }
         for callback in self.callbacks.iter_mut() {
             let name = format!("callback.{}", callback.name());
             if let Some(callback) = callback.stateful() {
@@ -214,6 +222,9 @@ impl<M: Learnable> Run<'_, M> {
         let (exchange, optimizer) = (state.take_under("exchange"), state.take_under("optimizer"));
         self.parallel.load_exchange_state(exchange, self.optimizer.as_mut(), optimizer)?;
         self.position.load_state(state.take_under("position"))?;
+        if let Some(scaler) = &mut self.precision.scaler {
+            scaler.load_state(state.take_under("scaler"))?;
+        }
         for callback in self.callbacks.iter_mut() {
             let part = state.take_under(&format!("callback.{}", callback.name()));
             if let Some(callback) = callback.stateful() {
@@ -258,6 +269,7 @@ impl<M: Learnable> Run<'_, M> {
             world_size: self.control.world_size(),
             epochs: self.position.epoch,
             steps: self.position.step,
+            skipped_steps: self.precision.scaler.as_ref().map(GradScaler::skipped_steps),
             samples_per_second: self.samples_per_second(),
             train: self.epoch_metrics,
             valid: self.valid_metrics,

@@ -57,6 +57,9 @@ impl Metrics {
 #[derive(Default)]
 pub(crate) struct LocalMetrics {
     entries: Vec<Entry>,
+    /// Figures of optimizer steps. Apart, since a rank has them with and without samples: all ranks
+    /// must have the same names in the same order.
+    steps: Vec<MetricValue>,
 }
 
 struct Entry {
@@ -80,6 +83,18 @@ impl LocalMetrics {
         }
     }
 
+    /// Adds a figure of an optimizer step, the same on all ranks; `None` if the step has none.
+    pub(crate) fn add_step(&mut self, name: &str, value: Option<f64>) {
+        let (sum, count) = value.map_or((0.0, 0.0), |value| (value, 1.0));
+        match self.steps.iter_mut().find(|step| step.name == name) {
+            Some(step) => {
+                step.sum += sum;
+                step.count += count;
+            }
+            None => self.steps.push(MetricValue { name: name.to_string(), sum, count }),
+        }
+    }
+
     fn accumulate(&mut self, name: &str, sum: Tensor<1>, count: f64) {
         match self.entries.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
@@ -92,12 +107,16 @@ impl LocalMetrics {
 
     /// Reads the sums from the device and begins anew; names stay.
     pub(crate) fn take(&mut self) -> Result<Metrics, TrainError> {
-        let mut values = Vec::with_capacity(self.entries.len());
+        let mut values = Vec::with_capacity(self.entries.len() + self.steps.len());
         for entry in &mut self.entries {
             let sum = scalar(entry.sum.clone())?;
             values.push(MetricValue { name: entry.name.clone(), sum, count: entry.count });
             entry.sum = entry.sum.zeros_like();
             entry.count = 0.0;
+        }
+        for step in &mut self.steps {
+            values.push(step.clone());
+            (step.sum, step.count) = (0.0, 0.0);
         }
         Ok(Metrics(values))
     }

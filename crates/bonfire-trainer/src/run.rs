@@ -2,6 +2,7 @@ use crate::config::Schedule;
 use crate::learnable::{Learnable, StepContext};
 use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, reduce};
 use crate::position::Position;
+use crate::precision::Precision;
 use crate::timing::StepTimes;
 use crate::{Callback, Report, StopFlag, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
@@ -24,6 +25,7 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) parallel: DataParallel<M>,
     /// Whether a forward pass waits for the other ranks'.
     pub(crate) synchronized: bool,
+    pub(crate) precision: Precision,
     pub(crate) optimizer: Box<dyn FlatOptimizer>,
     pub(crate) schedule: Schedule,
     pub(crate) device: Device,
@@ -48,6 +50,7 @@ pub(crate) struct Pending {
     pub(crate) metrics: PendingMetrics,
     pub(crate) epoch: u64,
     pub(crate) step: u64,
+    pub(crate) learning_rate: f64,
 }
 
 impl<M: Learnable> Run<'_, M> {
@@ -63,7 +66,8 @@ impl<M: Learnable> Run<'_, M> {
             micro_batch,
             rank: self.control.rank(),
             world_size: self.control.world_size(),
-            device: self.device.clone().autodiff(),
+            device: self.precision.training_device(&self.device),
+            input_dtype: self.precision.training_inputs,
         }
     }
 
@@ -74,7 +78,7 @@ impl<M: Learnable> Run<'_, M> {
 
     /// The rate of the last step taken.
     pub(crate) fn learning_rate(&self) -> f64 {
-        self.schedule.lr(self.position.step.saturating_sub(1))
+        self.schedule.lr(self.position.taken().saturating_sub(1))
     }
 
     pub(crate) fn notify(
@@ -94,8 +98,9 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn report(&mut self) -> Result<(), TrainError> {
         let metrics = PendingMetrics::start(&self.control, self.local.take()?)?;
         let (epoch, step) = (self.position.epoch, self.position.step);
-        match self.pending.replace(Pending { metrics, epoch, step }) {
-            Some(before) => self.publish(before.epoch, before.step, before.metrics.finish()?),
+        let learning_rate = self.learning_rate();
+        match self.pending.replace(Pending { metrics, epoch, step, learning_rate }) {
+            Some(before) => self.publish(before),
             None => Ok(()),
         }
     }
@@ -106,13 +111,25 @@ impl<M: Learnable> Run<'_, M> {
     /// All ranks.
     pub(crate) fn report_rest(&mut self) -> Result<(), TrainError> {
         if let Some(before) = self.pending.take() {
-            self.publish(before.epoch, before.step, before.metrics.finish()?)?;
+            self.publish(before)?;
         }
         let metrics = reduce(&self.control, &self.local.take()?)?;
-        self.publish(self.position.epoch, self.position.step, metrics)
+        let learning_rate = self.learning_rate();
+        self.publish_metrics(self.position.epoch, self.position.step, learning_rate, metrics)
     }
 
-    fn publish(&mut self, epoch: u64, step: u64, metrics: Metrics) -> Result<(), TrainError> {
+    fn publish(&mut self, pending: Pending) -> Result<(), TrainError> {
+        let Pending { metrics, epoch, step, learning_rate } = pending;
+        self.publish_metrics(epoch, step, learning_rate, metrics.finish()?)
+    }
+
+    fn publish_metrics(
+        &mut self,
+        epoch: u64,
+        step: u64,
+        learning_rate: f64,
+        metrics: Metrics,
+    ) -> Result<(), TrainError> {
         if let Some(loss) = metrics.loss().filter(|loss| !loss.is_finite()) {
             return Err(TrainError::LossNotFinite { loss, step, epoch });
         }
@@ -123,7 +140,7 @@ impl<M: Learnable> Run<'_, M> {
         let report = Report {
             epoch,
             step,
-            learning_rate: self.schedule.lr(step.saturating_sub(1)),
+            learning_rate,
             samples_per_second: self.samples_per_second(),
             metrics,
         };

@@ -30,8 +30,10 @@ pub struct Summary {
     pub world_size: usize,
     /// Whole epochs done.
     pub epochs: u64,
-    /// Optimizer steps taken.
+    /// Optimizer steps, skipped ones included.
     pub steps: u64,
+    /// Steps that an overflow kept from the parameters, where the loss is scaled.
+    pub skipped_steps: Option<u64>,
     /// Mean training loss of the last epoch (after a resume in mid-epoch: of its rest) over all
     /// ranks.
     pub train_loss: Option<f64>,
@@ -76,6 +78,7 @@ impl Summary {
             world_size: report.world_size,
             epochs: report.epochs,
             steps: report.steps,
+            skipped_steps: report.skipped_steps,
             train_loss: report.train.loss(),
             valid_loss: valid("loss"),
             valid_accuracy: valid("accuracy"),

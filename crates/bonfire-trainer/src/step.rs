@@ -3,8 +3,9 @@
 use crate::learnable::Learnable;
 use crate::run::Run;
 use crate::timing::Part;
-use crate::{StepEnd, TrainError};
+use crate::{StepEnd, StepOutput, TrainError};
 use bonfire_data::{Batches, LoadedBatch};
+use bonfire_parallel::{StepOptions, StepReport};
 use std::time::{Instant, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,7 +14,7 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn train_step(&mut self, batches: &mut Batches<M::Batch>) -> Result<(), TrainError> {
         let start = Instant::now();
         let (epoch, step) = (self.position.epoch, self.position.step);
-        let learning_rate = self.schedule.lr(step);
+        let learning_rate = self.schedule.lr(self.position.taken());
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
         let mut samples = 0;
@@ -26,11 +27,9 @@ impl<M: Learnable> Run<'_, M> {
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
         self.times.time(Part::CommWait, || self.parallel.synchronize())?;
-        let done = self
-            .times
-            .time(Part::Optimizer, || self.parallel.step(self.optimizer.as_mut(), learning_rate))?;
-
+        let done = self.optimizer_step(learning_rate)?;
         self.position.step += 1;
+        self.position.skipped += u64::from(done.skipped);
         self.samples += samples;
         self.stopped = done.votes > 0.0;
         self.first_step_at.get_or_insert_with(SystemTime::now);
@@ -45,6 +44,8 @@ impl<M: Learnable> Run<'_, M> {
             learning_rate,
             samples,
             samples_per_second: self.samples_per_second(),
+            grad_norm: done.grad_norm,
+            skipped: done.skipped,
         };
         self.notify(|callback| callback.on_step_end(&end))
     }
@@ -76,9 +77,35 @@ impl<M: Learnable> Run<'_, M> {
             Ok::<_, TrainError>(model.training_step(batch, &context))
         })?;
         self.local.add(&output);
-        self.backward(last, |parallel| {
-            parallel.backward_weighted(output.loss, output.reduction, output.weight)
-        })
+        let StepOutput { loss, reduction, weight, .. } = output;
+        let loss = match &self.precision.scaler {
+            Some(scaler) => scaler.scale_loss(loss),
+            None => loss,
+        };
+        self.backward(last, |parallel| parallel.backward_weighted(loss, reduction, weight))
+    }
+
+    /// Unscales and clips the reduced gradients and updates the parameters, or skips the step.
+    fn optimizer_step(&mut self, learning_rate: f64) -> Result<StepReport, TrainError> {
+        let mut options = StepOptions::new();
+        if let Some(scaler) = &mut self.precision.scaler {
+            self.local.add_step("loss_scale", Some(scaler.scale().into()));
+            options = options.with_scaler(scaler);
+        }
+        if let Some(clip) = self.config.clip {
+            options = options.with_clip(clip);
+        }
+        let (parallel, optimizer) = (&mut self.parallel, self.optimizer.as_mut());
+        let done = self.times.time(Part::Optimizer, || {
+            parallel.step_with_options(optimizer, learning_rate, options)
+        })?;
+        if self.precision.scaler.is_some() || self.config.clip.is_some() {
+            self.local.add_step("grad_norm", done.grad_norm);
+        }
+        if self.precision.scaler.is_some() {
+            self.local.add_step("skipped", Some(if done.skipped { 1.0 } else { 0.0 }));
+        }
+        Ok(done)
     }
 
     fn backward(

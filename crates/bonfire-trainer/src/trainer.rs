@@ -2,6 +2,7 @@ use crate::learnable::Learnable;
 use crate::lifecycle::Length;
 use crate::metrics::{LocalMetrics, Metrics};
 use crate::position::Position;
+use crate::precision::Precision;
 use crate::run::Run;
 use crate::timing::StepTimes;
 use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfig};
@@ -36,8 +37,10 @@ pub struct FitReport<M> {
     pub world_size: usize,
     /// Whole epochs done, over all resumes.
     pub epochs: u64,
-    /// Optimizer steps taken, over all resumes.
+    /// Optimizer steps, over all resumes, skipped ones included.
     pub steps: u64,
+    /// Steps that an overflow kept from the parameters, where the loss is scaled.
+    pub skipped_steps: Option<u64>,
     /// Training figures of the last epoch over all ranks.
     pub train: Metrics,
     /// Figures of the last validation over all ranks.
@@ -184,6 +187,8 @@ impl Trainer {
         let nominal = train.batch_size() as f64;
         let mut parallel = self.config.parallel.clone();
         parallel.reduction = GradientReduction::PerSample { nominal };
+        let precision = Precision::new(&self.config)?;
+        let model = precision.prepare(model, &mut parallel, self.config.master_weights)?;
         let shard = Shard { index: self.group.rank(), count: self.group.world_size() };
         let model = connect_sync_batchnorm(model, &self.group)?;
         let synchronized = is_synchronized(&model);
@@ -202,6 +207,7 @@ impl Trainer {
             stop: &self.stop,
             parallel,
             synchronized,
+            precision,
             device,
             position: Position::default(),
             first_step: 0,
@@ -248,6 +254,8 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::Parallel(ParallelError::ModelsDiffer { .. })
             | TrainError::Parallel(ParallelError::NothingToTrain)
             | TrainError::Parallel(ParallelError::Setting { .. })
+            | TrainError::Parallel(ParallelError::Amp(_))
+            | TrainError::Parallel(ParallelError::GradientNotFinite { .. })
             | TrainError::Parallel(ParallelError::HookSetting { .. })
             | TrainError::Parallel(ParallelError::UnusedParameters { .. })
             | TrainError::Parallel(ParallelError::ReplicasDiffer { .. })

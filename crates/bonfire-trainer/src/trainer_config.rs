@@ -1,6 +1,7 @@
 use crate::config::{
     Budget, CheckpointPlan, OptimizerPlan, Plan, Schedule, ScheduleKind, SchedulePlan,
 };
+use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
 use bonfire_parallel::DataParallelConfig;
 use std::path::PathBuf;
 
@@ -22,8 +23,18 @@ pub struct TrainerConfig {
     pub optimizer: OptimizerPlan,
     /// The course of the learning rate. Default constant.
     pub schedule: SchedulePlan,
-    /// Settings of the data-parallel layer; the trainer sets its `reduction`.
+    /// Settings of the data-parallel layer, mixed precision among them; the trainer sets its
+    /// `reduction`.
     pub parallel: DataParallelConfig,
+    /// Whether parameters stay in 32 bits in mixed precision. Default true.
+    pub master_weights: bool,
+    /// Scaling of the loss, where mixed precision needs it. Default: as PyTorch.
+    pub scaler: GradScalerConfig,
+    /// Bounds on gradients. Default none.
+    pub clip: Option<Clip>,
+    /// Whether cheap activations are computed again in the backward pass instead of being kept.
+    /// Default false.
+    pub gradient_checkpointing: bool,
     /// When checkpoints are made. Default: every epoch, the last 3 are kept.
     pub checkpoint: CheckpointPlan,
     /// Folder of the checkpoints. Default: none are made.
@@ -51,6 +62,10 @@ impl TrainerConfig {
                 min_lr: 0.0,
             },
             parallel: DataParallelConfig::default(),
+            master_weights: true,
+            scaler: GradScalerConfig::default(),
+            clip: None,
+            gradient_checkpointing: false,
             checkpoint: CheckpointPlan { every_n_steps: None, every_n_epochs: 1, keep_last: 3 },
             checkpoint_folder: None,
             resume: None,
@@ -67,7 +82,14 @@ impl TrainerConfig {
             log_every_n_steps: plan.train.log_every_n_steps,
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
             schedule: plan.schedule,
-            parallel: plan.distributed.parallel(),
+            parallel: DataParallelConfig {
+                mixed_precision: plan.precision.mixed_precision(),
+                ..plan.distributed.parallel()
+            },
+            master_weights: plan.precision.master_weights,
+            scaler: plan.precision.scaler,
+            clip: plan.clip,
+            gradient_checkpointing: plan.train.gradient_checkpointing,
             checkpoint: plan.checkpoint,
             agreement: plan.agreement_entries(),
             ..Self::new(plan.optimizer)
@@ -97,6 +119,22 @@ impl TrainerConfig {
     /// Sets the optimizer steps between two reports of metrics.
     pub fn with_log_every_n_steps(self, log_every_n_steps: u64) -> Self {
         Self { log_every_n_steps, ..self }
+    }
+
+    /// Runs forward and backward passes in 16 bits.
+    pub fn with_mixed_precision(mut self, mixed_precision: MixedPrecision) -> Self {
+        self.parallel.mixed_precision = Some(mixed_precision);
+        self
+    }
+
+    /// Bounds gradients.
+    pub fn with_clip(self, clip: Clip) -> Self {
+        Self { clip: Some(clip), ..self }
+    }
+
+    /// Computes cheap activations again in the backward pass instead of keeping them.
+    pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
+        Self { gradient_checkpointing, ..self }
     }
 
     /// Makes checkpoints in a folder.
@@ -130,6 +168,10 @@ impl TrainerConfig {
             ("optimizer".to_string(), format!("{:?}", self.optimizer)),
             ("schedule".to_string(), format!("{:?}", self.schedule)),
             ("distributed".to_string(), format!("{:?}", self.parallel)),
+            ("precision.master_weights".to_string(), self.master_weights.to_string()),
+            ("precision.scaler".to_string(), format!("{:?}", self.scaler)),
+            ("clip".to_string(), format!("{:?}", self.clip)),
+            ("train.gradient_checkpointing".to_string(), self.gradient_checkpointing.to_string()),
             ("checkpoint".to_string(), format!("{:?}", self.checkpoint)),
         ]
     }

@@ -163,11 +163,13 @@ fn the_first_layer_of_a_classifier_trains_in_training_only() {
         rank: 0,
         world_size: 1,
         device: device.clone(),
+        input_dtype: None,
     };
+    let training = StepContext { device: device.clone().autodiff(), ..context.clone() };
     let mean = || numbers(&model.inner.norm.running_mean.value_sync());
     model.valid().validation_step(batch(), &context);
     assert_eq!(mean(), [0.0; 3]);
-    model.training_step(batch(), &context);
+    model.training_step(batch(), &training);
     assert_eq!(mean(), [0.1; 3]);
 }
 

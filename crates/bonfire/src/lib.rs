@@ -70,6 +70,7 @@
 //! A *rank* is one process of a run, a *group* a set of ranks that communicate, a *shard* the part
 //! of the data that one rank reads, a *replica* one rank's copy of the model.
 
+pub use bonfire_amp as amp;
 pub use bonfire_comm as comm;
 pub use bonfire_data as data;
 pub use bonfire_models as models;
@@ -82,6 +83,7 @@ pub use bonfire_trainer::{Context, init, init_with};
 
 /// What most training programs name.
 pub mod prelude {
+    pub use bonfire_amp::{Clip, GradScaler, GradScalerConfig, MixedPrecision};
     pub use bonfire_comm::{InitOptions, ProcessGroup, RankEnv, ReduceOp, init_process_group};
     pub use bonfire_data::{
         Collate, DataError, DataLoader, Dataset, IdxImages, InMemoryDataset, LoaderConfig, Padding,
@@ -93,7 +95,7 @@ pub mod prelude {
     };
     pub use bonfire_parallel::{
         AdamConfig, AdamWConfig, BurnOptimizer, Compression, DataParallel, DataParallelConfig,
-        FlatOptimizer, Join, LocalSgd, OuterMomentum, SgdConfig, ZeroStage,
+        FlatOptimizer, Join, LocalSgd, OuterMomentum, SgdConfig, StepOptions, ZeroStage,
     };
     pub use bonfire_trainer::config::OptimizerPlan;
     pub use bonfire_trainer::{

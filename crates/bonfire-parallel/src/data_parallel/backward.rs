@@ -10,7 +10,8 @@ use burn::tensor::Tensor;
 use std::sync::Arc;
 
 impl<M: Module> DataParallel<M> {
-    /// The model to run forward in this micro-batch, with hooks behind its parameters.
+    /// The model to run forward in this micro-batch, with hooks behind its parameters, and casts
+    /// behind the hooks where [`mixed_precision`](crate::DataParallelConfig::mixed_precision) says so.
     ///
     /// Before the backward pass all calls return the same replica, so a loss may be made of several
     /// forward passes.
@@ -28,10 +29,10 @@ impl<M: Module> DataParallel<M> {
         }
         self.begin_window(true)?;
         let sink: Arc<dyn GradientSink> = self.reducer.clone();
-        let model = self.model.clone();
+        let (model, casting) = (self.model.clone(), self.casting.as_ref());
         let replica = match &self.trace {
-            Some(trace) => trace_parameters(model, &self.anchors, &sink, trace),
-            None => hook_parameters(model, &self.anchors, &sink),
+            Some(trace) => trace_parameters(model, &self.anchors, &sink, trace, casting),
+            None => hook_parameters(model, &self.anchors, &sink, casting),
         };
         self.replica = Some(replica.clone());
         Ok(replica)

@@ -4,6 +4,7 @@
 use super::step::Ended;
 use crate::agreement::check_models_agree;
 use crate::{DataParallel, GradientReduction, ParallelError, StepReport};
+use bonfire_amp::MixedPrecision;
 use bonfire_comm::ProcessGroup;
 use bonfire_tensor::host::{reclaim, view};
 use bonfire_tensor::parameters::{self, Role};
@@ -35,8 +36,15 @@ impl<M: Module> DataParallel<M> {
     /// As `replica` and `backward`.
     ///
     /// # Errors
-    /// As `replica` and `backward`.
+    /// As `replica` and `backward`; [`ParallelError::Setting`] with fp16, whose loss would have to be
+    /// scaled before the backward pass.
     pub fn backward_within<T>(&mut self, pass: impl FnOnce(&M) -> T) -> Result<T, ParallelError> {
+        if self.config.mixed_precision.as_ref().is_some_and(MixedPrecision::needs_scaler) {
+            let reason = "the loss cannot be scaled, since the model runs its backward pass itself; \
+                          implement bonfire_trainer::Learnable, or use bf16";
+            let (name, value) = ("mixed_precision", "fp16".to_string());
+            return Err(ParallelError::Setting { name, value, reason });
+        }
         let weight = match self.config.reduction {
             GradientReduction::MeanOverRanks => 1.0,
             GradientReduction::PerSample { nominal } => nominal,

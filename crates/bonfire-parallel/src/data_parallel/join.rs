@@ -1,6 +1,7 @@
 //! Ranks with different numbers of batches.
 
 use super::DataParallel;
+use super::guard::StepOptions;
 use crate::optimizer::FlatOptimizer;
 use crate::{Join, ParallelError};
 use bonfire_comm::ReduceOp;
@@ -28,6 +29,18 @@ impl<M: Module> DataParallel<M> {
     ///
     /// [`DataParallelConfig::join`]: crate::DataParallelConfig::join
     pub fn join(&mut self, optimizer: &mut dyn FlatOptimizer) -> Result<u64, ParallelError> {
+        self.join_with_options(optimizer, StepOptions::new())
+    }
+
+    /// As [`join`](Self::join), with the options of the other ranks' steps.
+    ///
+    /// # Errors
+    /// As `join`, and those of [`step_with_options`](Self::step_with_options).
+    pub fn join_with_options(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        mut options: StepOptions<'_>,
+    ) -> Result<u64, ParallelError> {
         if self.config.join == Join::Off {
             let reason = "DataParallel::join needs join = InitialWorldSize or ActiveRanks";
             return Err(ParallelError::Setting { name: "join", value: "Off".to_string(), reason });
@@ -35,7 +48,7 @@ impl<M: Module> DataParallel<M> {
         let start = self.steps;
         if self.window_begun {
             self.empty_micro_batch()?;
-            self.step_at(optimizer, None)?;
+            self.step_at(optimizer, None, options.reborrow())?;
         }
         while self.joins() {
             self.begin_window(false)?;
@@ -45,7 +58,7 @@ impl<M: Module> DataParallel<M> {
                 break;
             }
             self.empty_micro_batch()?;
-            self.step_at(optimizer, None)?;
+            self.step_at(optimizer, None, options.reborrow())?;
         }
         Ok(self.steps - start)
     }

@@ -1,6 +1,7 @@
 mod backward;
 mod buffers;
 mod foreign;
+mod guard;
 mod join;
 mod local;
 mod memory;
@@ -10,6 +11,7 @@ mod state;
 mod step;
 mod step_parts;
 
+pub use guard::StepOptions;
 pub use memory::MemoryUse;
 pub use step::StepReport;
 
@@ -23,6 +25,7 @@ use crate::shard::Sharding;
 use crate::{DataParallelConfig, ParallelError};
 use bonfire_comm::{HostBuffer, ProcessGroup};
 use bonfire_tensor::TensorError;
+use bonfire_tensor::cast::Casting;
 use bonfire_tensor::hook::Anchors;
 use bonfire_tensor::host::flat_from_host;
 use bonfire_tensor::parameters::{self, ParameterSpec, Role, hide_trainable};
@@ -72,6 +75,8 @@ pub struct DataParallel<M> {
     specs: Vec<ParameterSpec>,
     has_buffers: bool,
     anchors: Anchors,
+    /// What replicas see in 16 bits, in mixed precision.
+    casting: Option<Casting>,
     reducer: Arc<Reducer>,
     /// Flat parameters of each bucket, without autodiff.
     flat: Vec<Tensor<1>>,
@@ -109,7 +114,8 @@ impl<M: Module> DataParallel<M> {
     ///
     /// # Errors
     /// [`ParallelError::ModelsDiffer`] on every rank; [`ParallelError::NothingToTrain`];
-    /// [`ParallelError::Setting`]; failures of the group.
+    /// [`ParallelError::Setting`]; [`ParallelError::Amp`] when the model or its device cannot run in
+    /// mixed precision; failures of the group.
     pub fn new(
         model: M,
         group: &ProcessGroup,
@@ -125,6 +131,9 @@ impl<M: Module> DataParallel<M> {
         let device = model.devices().into_iter().next().ok_or(ParallelError::NothingToTrain)?;
         if trainable.is_empty() {
             return Err(ParallelError::NothingToTrain);
+        }
+        if let Some(mixed_precision) = &config.mixed_precision {
+            mixed_precision.check(&model, &device)?;
         }
         let alone = group.world_size() == 1;
         let shares = config.zero_stage != ZeroStage::Off && !alone;
@@ -145,6 +154,7 @@ impl<M: Module> DataParallel<M> {
             active: (0..control.world_size()).collect(),
             control,
             has_buffers: specs.iter().any(|spec| spec.role == Role::Buffer),
+            casting: config.mixed_precision.as_ref().map(|mixed| mixed.casting(&specs)),
             anchors: Anchors::new(trainable.len(), &device),
             reducer: Arc::new(Reducer::new(layout, gradients, sharding, hook)),
             specs,

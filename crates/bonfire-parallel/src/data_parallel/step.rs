@@ -1,6 +1,7 @@
 //! The end of a window: gradients come back, the optimizer updates the parameters.
 
 use super::DataParallel;
+use super::guard::{Guarded, StepOptions};
 use crate::exchange::Exchange;
 use crate::optimizer::{FlatOptimizer, FlatUpdate};
 use crate::reducer::{Reduced, Totals};
@@ -21,6 +22,11 @@ pub struct StepReport {
     pub weight: f64,
     /// Sum of the votes.
     pub votes: f64,
+    /// Norm of the gradients of all parameters, unscaled and before clipping; known where
+    /// [`StepOptions`] ask for a scaler or for clipping, and the step was not skipped.
+    pub grad_norm: Option<f64>,
+    /// Whether an overflow kept the optimizer from its step.
+    pub skipped: bool,
 }
 
 /// A window whose gradients are back.
@@ -60,7 +66,31 @@ impl<M: Module> DataParallel<M> {
         optimizer: &mut dyn FlatOptimizer,
         learning_rate: f64,
     ) -> Result<StepReport, ParallelError> {
-        self.step_at(optimizer, Some(learning_rate))
+        self.step_at(optimizer, Some(learning_rate), StepOptions::new())
+    }
+
+    /// As [`step`](Self::step), after unscaling and clipping the gradients.
+    ///
+    /// A step that a scaler skips leaves parameters, optimizer and
+    /// [`steps`](Self::steps) as they were, on every rank; the report says so, and a learning rate
+    /// schedule should not advance.
+    ///
+    /// ```ignore
+    /// parallel.backward(scaler.scale_loss(loss))?;
+    /// let options = StepOptions::new().with_scaler(&mut scaler).with_clip(Clip::norm(1.0));
+    /// let report = parallel.step_with_options(&mut optimizer, rate, options)?;
+    /// ```
+    ///
+    /// # Errors
+    /// As `step`; [`ParallelError::Amp`] for an impossible bound;
+    /// [`ParallelError::GradientNotFinite`].
+    pub fn step_with_options(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        learning_rate: f64,
+        options: StepOptions<'_>,
+    ) -> Result<StepReport, ParallelError> {
+        self.step_at(optimizer, Some(learning_rate), options)
     }
 
     /// A step whose learning rate another rank may have to tell.
@@ -68,18 +98,26 @@ impl<M: Module> DataParallel<M> {
         &mut self,
         optimizer: &mut dyn FlatOptimizer,
         learning_rate: Option<f64>,
+        options: StepOptions<'_>,
     ) -> Result<StepReport, ParallelError> {
         self.synchronize()?;
         let learning_rate = self.agreed_rate(learning_rate)?;
         let Ended { totals, gradient_scale, used } = self.end_window(Some(optimizer))?;
+        let guarded = self.guard(gradient_scale, options)?;
+        if guarded.skip {
+            self.discard()?;
+            let Totals { weight, votes, .. } = totals;
+            return Ok(StepReport { weight, votes, grad_norm: None, skipped: true });
+        }
         let rates: Vec<Option<f64>> =
             used.into_iter().map(|used| used.then_some(learning_rate)).collect();
         let local = self.begin_local()?;
         match self.sharding {
-            Some(sharding) => self.step_parts(sharding, optimizer, gradient_scale, &rates)?,
-            None => self.step_whole(optimizer, gradient_scale, &rates)?,
+            Some(sharding) => self.step_parts(sharding, optimizer, &guarded, &rates)?,
+            None => self.step_whole(optimizer, &guarded, &rates)?,
         }
-        self.finish_step(local, totals)
+        let report = self.finish_step(local, totals)?;
+        Ok(StepReport { grad_norm: guarded.norm, ..report })
     }
 
     /// Does what follows the optimizer's update.
@@ -91,7 +129,7 @@ impl<M: Module> DataParallel<M> {
         let votes = if local { self.average_if_due(totals.votes)? } else { totals.votes };
         self.steps += 1;
         self.check_replicas_if_due()?;
-        Ok(StepReport { weight: totals.weight, votes })
+        Ok(StepReport { weight: totals.weight, votes, grad_norm: None, skipped: false })
     }
 
     /// Sets this rank's vote in the coming window; the step returns the sum over all ranks.
@@ -143,14 +181,14 @@ impl<M: Module> DataParallel<M> {
     fn step_whole(
         &mut self,
         optimizer: &mut dyn FlatOptimizer,
-        gradient_scale: f64,
+        guarded: &Guarded,
         rates: &[Option<f64>],
     ) -> Result<(), ParallelError> {
         let mut old = Vec::with_capacity(self.flat.len());
         for bucket in 0..self.flat.len() {
             let reduced = self.reducer.take(bucket)?;
             let adopted = reduced.is_adopted();
-            let gradients = reduced.into_flat(&self.device);
+            let (gradients, gradient_scale) = guarded.apply(reduced.into_flat(&self.device));
             let segments = &self.reducer.layout().buckets()[bucket].segments;
             let rates: Vec<_> = segments.iter().map(|segment| rates[segment.parameter]).collect();
             let parameters = &self.flat[bucket];

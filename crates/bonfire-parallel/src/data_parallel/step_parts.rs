@@ -1,6 +1,7 @@
 //! A step of which every rank takes its part.
 
 use super::DataParallel;
+use super::guard::Guarded;
 use crate::bucket::Segment;
 use crate::exchange::copy_of;
 use crate::optimizer::{FlatOptimizer, FlatUpdate};
@@ -23,7 +24,7 @@ impl<M: Module> DataParallel<M> {
         &mut self,
         sharding: Sharding,
         optimizer: &mut dyn FlatOptimizer,
-        gradient_scale: f64,
+        guarded: &Guarded,
         rates: &[Option<f64>],
     ) -> Result<(), ParallelError> {
         let result = self.update_parts(sharding, optimizer, gradient_scale, rates);
@@ -59,9 +60,11 @@ impl<M: Module> DataParallel<M> {
                 })
                 .unzip();
             let parameters = flat_from_host(copy_of(&memory, own.clone()), &self.device);
+            let (gradients, gradient_scale) =
+                guarded.apply(flat_from_host(gradients, &self.device));
             let update = FlatUpdate {
                 parameters: &parameters,
-                gradients: flat_from_host(gradients, &self.device),
+                gradients,
                 gradient_scale,
                 segments: &segments,
                 rates: &rates,

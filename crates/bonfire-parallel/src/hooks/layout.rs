@@ -58,6 +58,11 @@ impl<T> PerBucket<T> {
         self.kept.values()
     }
 
+    /// The same, to be changed.
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.kept.values_mut().map(|kept| &mut kept.value)
+    }
+
     pub(super) fn clear(&mut self) {
         self.kept.clear();
     }

@@ -99,6 +99,11 @@ pub trait CommHook: Send {
         world_size: usize,
     ) -> Result<(), TensorError>;
 
+    /// Multiplies what the hook keeps of gradients by `factor`: the scale of the loss has changed by
+    /// that, so gradients come with another scale from now on. Called between two steps. Default:
+    /// nothing is kept.
+    fn rescale(&mut self, _factor: f64) {}
+
     /// Returns the optimizer step, from 0, in which the hook acts first; steps before it use the
     /// plain all-reduce. Default 0.
     fn start_step(&self) -> u64 {

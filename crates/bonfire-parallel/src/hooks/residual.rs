@@ -79,6 +79,15 @@ impl Residuals {
         state
     }
 
+    /// Multiplies all residuals by `factor`.
+    pub(super) fn rescale(&mut self, factor: f64) {
+        for residual in self.buckets.values_mut() {
+            multiply(&mut residual.own, factor);
+            multiply(&mut residual.server, factor);
+        }
+        self.waiting.tensors.values_mut().for_each(|tensor| multiply(&mut tensor.data, factor));
+    }
+
     /// Restores the states of all ranks, and returns what else is in this rank's, or in rank 0's when
     /// the number of ranks has changed.
     pub(super) fn load(
@@ -97,6 +106,15 @@ impl Residuals {
             owed_together(states)?
         };
         Ok(rest)
+    }
+}
+
+fn multiply(buffer: &mut HostBuffer, factor: f64) {
+    match buffer {
+        HostBuffer::F64(values) => values.iter_mut().for_each(|value| *value *= factor),
+        HostBuffer::F32(values) => values.iter_mut().for_each(|value| *value *= factor as f32),
+        // Hooks keep nothing of other types.
+        _ => {}
     }
 }
 

@@ -157,6 +157,10 @@ impl CommHook for TopK {
         Ok(self.residuals.state())
     }
 
+    fn rescale(&mut self, factor: f64) {
+        self.residuals.rescale(factor);
+    }
+
     fn load_state(
         &mut self,
         states: &[State],

@@ -58,8 +58,9 @@
 //!
 //! # Not possible
 //!
-//! The model runs its backward pass itself, so its loss cannot be scaled: train in f32, f64 or bf16,
-//! or with [`Trainer`](crate::Trainer). Gradients are averaged over ranks, each counted alike:
+//! The model runs its backward pass itself, so its loss cannot be scaled: train in f32, f64 or bf16
+//! ([`with_config`](DataParallelStrategy::with_config) with `mixed_precision`; the model's step casts
+//! its inputs), or with [`Trainer`](crate::Trainer). Gradients are averaged over ranks, each counted alike:
 //! with [`DistributedLoader`] all ranks have batches of the same size, to which the last batch of
 //! an epoch is filled up with samples from its beginning, as PyTorch's `DistributedSampler` does.
 //! `SupervisedTraining::gradient_checkpointing` does not reach a custom strategy: give

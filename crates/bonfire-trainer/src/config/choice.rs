@@ -19,10 +19,12 @@ pub(super) fn choose<C: Choice>(word: &str) -> Result<C, String> {
     Err(format!("{word:?} is not one of {allowed}{}", hint.unwrap_or_default()))
 }
 
-/// Defines an enum that serde reads and writes as one of the given words, and whose error names
-/// all of them.
+/// Defines an enum that serde reads as one of the given words, and whose error names all of them. Of
+/// several words for a variant the first is written.
 macro_rules! choice {
-    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ }) => {
+    ($(#[$meta:meta])* $name:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $word:literal $(| $alias:literal)*,)+
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
@@ -40,7 +42,9 @@ macro_rules! choice {
         }
 
         impl $crate::config::choice::Choice for $name {
-            const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)+];
+            const WORDS: &'static [(&'static str, Self)] = &[
+                $(($word, Self::$variant), $(($alias, Self::$variant),)*)+
+            ];
         }
 
         impl std::fmt::Display for $name {

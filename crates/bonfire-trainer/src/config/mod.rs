@@ -18,11 +18,13 @@
 
 mod agreement;
 mod choice;
+mod clip;
 mod distributed;
 mod error;
 mod optimizer;
 mod overrides;
 mod plan;
+mod precision;
 mod resolve;
 mod run_config;
 mod schedule;
@@ -40,6 +42,7 @@ pub use distributed::{
 pub use error::{ConfigError, Problem};
 pub use optimizer::OptimizerPlan;
 pub use plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
+pub use precision::PrecisionPlan;
 pub use run_config::RunConfig;
 pub use schedule::{Schedule, SchedulePlan};
 pub use sections::{

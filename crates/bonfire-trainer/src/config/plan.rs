@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::clip;
 use super::distributed::DistributedPlan;
 use super::error::ConfigError;
 use super::optimizer::OptimizerPlan;
+use super::precision::PrecisionPlan;
 use super::run_config::RunConfig;
 use super::schedule::{Schedule, SchedulePlan};
 use super::sections::{
-    CheckpointSection, DataKind, DataSection, LogSection, ModelSection, Normalize, PrecisionMode,
-    PrecisionSection, TrainSection,
+    CheckpointSection, DataKind, DataSection, LogSection, ModelSection, Normalize, TrainSection,
 };
+use bonfire_amp::Clip;
 
 /// A run's configuration with nothing left undecided; made by [`Plan::resolve`].
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +34,10 @@ pub struct Plan {
     pub optimizer: OptimizerPlan,
     /// The course of the learning rate.
     pub schedule: SchedulePlan,
-    /// Number type of parameters and arithmetic.
-    pub precision: PrecisionMode,
+    /// Number types of parameters and arithmetic.
+    pub precision: PrecisionPlan,
+    /// Bounds on gradients.
+    pub clip: Option<Clip>,
     /// Communication between ranks.
     pub distributed: DistributedPlan,
     /// Checkpoints.
@@ -91,6 +95,8 @@ pub struct TrainPlan {
     pub log_every_n_steps: u64,
     /// Epochs between two validations; 0 validates only at the end.
     pub check_val_every_n_epochs: u64,
+    /// Whether cheap activations are computed again in the backward pass.
+    pub gradient_checkpointing: bool,
 }
 
 /// When to save and how much to keep. The end of a run and an interrupt always save.
@@ -154,7 +160,8 @@ impl Plan {
             train: self.train_section(),
             optimizer: self.optimizer.to_section(),
             schedule: self.schedule.to_section(),
-            precision: PrecisionSection { mode: Some(self.precision) },
+            precision: self.precision.to_section(),
+            clip: clip::to_section(self.clip),
             distributed: self.distributed.to_section(),
             checkpoint: CheckpointSection {
                 every_n_steps: self.checkpoint.every_n_steps,
@@ -201,6 +208,7 @@ impl Plan {
             accumulate_grad_batches: Some(self.train.accumulate_grad_batches),
             log_every_n_steps: Some(self.train.log_every_n_steps),
             check_val_every_n_epochs: Some(self.train.check_val_every_n_epochs),
+            gradient_checkpointing: Some(self.train.gradient_checkpointing),
         }
     }
 }

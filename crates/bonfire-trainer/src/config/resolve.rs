@@ -1,16 +1,19 @@
 //! From [`RunConfig`] to [`Plan`]: defaults, limits and what must agree between keys.
 
+use bonfire_amp::AmpError;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::clip;
 use super::distributed;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
 use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
+use super::precision;
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan};
-use super::sections::{DataKind, Normalize, PrecisionMode};
+use super::sections::{DataKind, Normalize};
 use super::source::Source;
 
 /// Bytes of a MiB, the unit of bucket sizes.
@@ -50,7 +53,8 @@ impl Resolver<'_> {
             world_size,
             data: self.data(config, world_size.max(1), train.accumulate_grad_batches),
             schedule: self.schedule(config, optimizer.lr(), train.budget),
-            precision: config.precision.mode.unwrap_or(PrecisionMode::F32),
+            precision: precision::resolve(&config.precision, self),
+            clip: clip::resolve(&config.clip, self),
             distributed: distributed::resolve(&config.distributed, seed, self),
             checkpoint: self.checkpoint(config),
             log: LogPlan {
@@ -103,6 +107,7 @@ impl Resolver<'_> {
             accumulate_grad_batches: self.one_or_more("train.accumulate_grad_batches", accumulate),
             log_every_n_steps: self.one_or_more("train.log_every_n_steps", log_every),
             check_val_every_n_epochs: train.check_val_every_n_epochs.unwrap_or(1),
+            gradient_checkpointing: train.gradient_checkpointing.unwrap_or(false),
         }
     }
 
@@ -214,7 +219,17 @@ impl Resolver<'_> {
         self.check(key, value, ok, "must be 1 or more")
     }
 
-    fn exclusive(
+    /// Reports a setting that `bonfire-amp` refuses, as a key of `section`.
+    pub(super) fn reject_amp(&mut self, section: &str, error: &AmpError) {
+        match error {
+            AmpError::Setting { name, .. } => {
+                self.reject(&format!("{section}.{name}"), format!("{section}.{error}"));
+            }
+            other => self.reject(section, other.to_string()),
+        }
+    }
+
+    pub(super) fn exclusive(
         &mut self,
         one: &str,
         value: impl Display,

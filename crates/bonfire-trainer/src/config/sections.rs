@@ -37,12 +37,16 @@ choice! {
 }
 
 choice! {
-    /// Number type of parameters and arithmetic.
+    /// Number types of parameters and arithmetic.
     PrecisionMode {
         /// 32-bit floats.
-        F32 = "f32",
+        F32 = "fp32" | "f32",
         /// 64-bit floats.
         F64 = "f64",
+        /// Parameters in 32 bits, forward and backward passes in bfloat16.
+        Bf16 = "bf16",
+        /// Parameters in 32 bits, forward and backward passes in half precision with a scaled loss.
+        Fp16 = "fp16",
     }
 }
 
@@ -119,6 +123,9 @@ pub struct TrainSection {
     /// Epochs between two validations; default 1; 0 validates only at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_val_every_n_epochs: Option<u64>,
+    /// Computes cheap activations again in the backward pass instead of keeping them; default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gradient_checkpointing: Option<bool>,
 }
 
 /// `[optimizer]`: PyTorch's names and defaults.
@@ -171,15 +178,42 @@ pub struct ScheduleSection {
 /// `[precision]`: number types.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrecisionSection {
-    /// Number type, `"f32"` or `"f64"`; default `"f32"`.
+    /// Number types, `"fp32"`, `"f64"`, `"bf16"` or `"fp16"`; default `"fp32"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<PrecisionMode>,
+    /// Whether `bf16` keeps parameters, gradients and optimizer in 32 bits; default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master_weights: Option<bool>,
+    /// First scale of the loss (`fp16`); default 65536.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init_scale: Option<f64>,
+    /// Factor of the scale after `growth_interval` steps without an overflow (`fp16`); default 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_factor: Option<f64>,
+    /// Factor of the scale after an overflow (`fp16`); default 0.5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_factor: Option<f64>,
+    /// Steps without an overflow after which the scale grows (`fp16`); default 2000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_interval: Option<u64>,
 }
 
-/// `[clip]`: gradient clipping; reserved, has no keys yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ClipSection {}
+/// `[clip]`: bounds on gradients, after unscaling; default none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClipSection {
+    /// Bound on the norm of all gradients together; above 0. Not together with `value`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_norm: Option<f64>,
+    /// Which norm, 2 or inf (`max_norm`); default 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm_type: Option<f64>,
+    /// Bound on the absolute value of every element; above 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// Whether a norm that is infinite or no number ends the run (`max_norm`); default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_if_nonfinite: Option<bool>,
+}
 
 /// `[checkpoint]`: when to save and how much to keep. The end of a run and an interrupt always
 /// save.

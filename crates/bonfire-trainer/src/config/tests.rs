@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{Budget, ConfigError, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig};
+use bonfire_amp::{Clip, MixedPrecision, NormType};
 use bonfire_parallel::{Compression, ZeroStage};
 
 const MINIMAL: &str = r#"
@@ -48,7 +49,7 @@ fn fills_in_the_documented_defaults() {
     assert_eq!((plan.data.workers, plan.data.drop_last, plan.data.normalize), (1, false, None));
     assert_eq!(plan.train.budget, Budget::Epochs(10));
     assert_eq!((plan.train.accumulate_grad_batches, plan.train.log_every_n_steps), (1, 50));
-    assert_eq!(plan.precision, PrecisionMode::F32);
+    assert_eq!(plan.precision.mode, PrecisionMode::F32);
     assert_eq!(plan.distributed.engine, EngineKind::Auto);
     assert_eq!(plan.distributed.timeout, Duration::from_secs(600));
     assert_eq!(plan.distributed.bucket_cap_bytes, 25 << 20);
@@ -123,10 +124,10 @@ flip = true
 fn points_at_the_section_that_has_the_key() {
     let error = read("lr = 0.1\n").unwrap_err();
     assert_eq!(lines(&error)[0], "test.toml:1: unknown key \"lr\"; did you mean \"optimizer.lr\"?");
-    let error = read("[clip]\nmax_norm = 1\n").unwrap_err();
+    let error = read("[profile]\ntrace = 1\n").unwrap_err();
     assert_eq!(
         lines(&error)[0],
-        "test.toml:2: unknown key \"clip.max_norm\"; no keys are known here"
+        "test.toml:2: unknown key \"profile.trace\"; no keys are known here"
     );
 }
 
@@ -172,7 +173,7 @@ fn overrides_win_over_the_file() {
     assert_eq!(plan.train.budget, Budget::Steps(7));
     assert_eq!(plan.data.path, PathBuf::from("a b"));
     assert_eq!(plan.data.normalize.map(|n| n.std), Some(2.0));
-    assert_eq!(plan.precision, PrecisionMode::F64);
+    assert_eq!(plan.precision.mode, PrecisionMode::F64);
     assert_eq!(plan.model.keys["hidden"]["sizes"].as_array().unwrap().len(), 2);
 }
 
@@ -403,6 +404,90 @@ every_n_steps = 20
     }
     let minimal = plan(&[], 2).unwrap();
     assert_eq!(Plan::resolve(&read(&minimal.to_toml().unwrap()).unwrap(), 2).unwrap(), minimal);
+}
+
+#[test]
+fn precision_and_clipping_resolve_and_are_written_as_they_were_read() {
+    let keys = [
+        "precision.mode=fp16",
+        "precision.init_scale=1024",
+        "precision.growth_interval=100",
+        "clip.max_norm=1",
+        "clip.norm_type=inf",
+        "train.gradient_checkpointing=true",
+    ];
+    let resolved = plan(&keys, 2).unwrap();
+    assert_eq!(resolved.precision.mode, PrecisionMode::Fp16);
+    assert_eq!(resolved.precision.scaler.init_scale, 1024.0);
+    assert_eq!(resolved.precision.scaler.backoff_factor, 0.5);
+    let clip =
+        Clip::Norm { max_norm: 1.0, norm_type: NormType::Infinity, error_if_nonfinite: false };
+    assert_eq!(resolved.clip, Some(clip));
+    let trainer = crate::TrainerConfig::from_plan(&resolved);
+    assert_eq!(trainer.parallel.mixed_precision, Some(MixedPrecision::fp16()));
+    assert!(trainer.gradient_checkpointing);
+    for keys in
+        [&keys[..], &["precision.mode=bf16", "precision.master_weights=false"], &["clip.value=0.5"]]
+    {
+        let resolved = plan(keys, 2).unwrap();
+        let again = Plan::resolve(&read(&resolved.to_toml().unwrap()).unwrap(), 2).unwrap();
+        assert_eq!(again, resolved);
+    }
+    // Two words for one mode.
+    let mode = |word: &str| plan(&[&format!("precision.mode={word}")], 1).unwrap();
+    assert_eq!(mode("f32"), mode("fp32"));
+    assert_eq!(mode("f32").precision.mode.to_string(), "fp32");
+}
+
+#[test]
+fn wrong_precision_and_clipping_are_reported_together() {
+    rejects(
+        &[
+            "precision.mode=fp16",
+            "precision.init_scale=nan",
+            "precision.growth_factor=1",
+            "precision.backoff_factor=1.5",
+            "precision.growth_interval=0",
+            "precision.master_weights=false",
+            "clip.max_norm=0",
+            "clip.norm_type=1",
+            "optimizer.lr=-1",
+        ],
+        1,
+        &[
+            "optimizer.lr = -1: must be 0 or more",
+            "precision.master_weights = false: only mode \"bf16\" trains without 32-bit parameters, \
+             not \"fp16\"; remove it",
+            "precision.init_scale = NaN: must be above 0 and at most 3e38",
+            "precision.growth_factor = 1: must be above 1",
+            "precision.backoff_factor = 1.5: must be above 0 and below 1",
+            "precision.growth_interval = 0: must be 1 or more",
+            "clip.norm_type = 1: must be 2 or inf",
+            "clip.max_norm = 0: must be above 0",
+        ],
+    );
+    rejects(
+        &["precision.init_scale=2", "clip.value=nan", "clip.error_if_nonfinite=true"],
+        1,
+        &[
+            "precision.init_scale is a key of mode \"fp16\", not of \"fp32\"; remove it",
+            "clip.error_if_nonfinite belongs to clip.max_norm: set that, or remove it",
+            "clip.value = NaN: must be above 0",
+        ],
+    );
+    rejects(
+        &["clip.value=1", "clip.max_norm=-2"],
+        1,
+        &[
+            "clip.max_norm = -2 and clip.value = 1 exclude each other: remove one",
+            "clip.max_norm = -2: must be above 0",
+        ],
+    );
+    let error = plan(&["precision.mode=fp8"], 1).unwrap_err().to_string();
+    assert!(
+        error.contains("\"fp8\" is not one of \"fp32\", \"f32\", \"f64\", \"bf16\", \"fp16\""),
+        "{error}"
+    );
 }
 
 #[test]

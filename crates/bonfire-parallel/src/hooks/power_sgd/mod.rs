@@ -222,6 +222,10 @@ impl CommHook for PowerSgd {
         Ok(state)
     }
 
+    fn rescale(&mut self, factor: f64) {
+        self.residuals.rescale(factor);
+    }
+
     fn load_state(
         &mut self,
         states: &[State],

@@ -144,6 +144,10 @@ impl<C: Codec> CommHook for Quantized<C> {
         Ok(self.residuals.state())
     }
 
+    fn rescale(&mut self, factor: f64) {
+        self.residuals.rescale(factor);
+    }
+
     fn load_state(
         &mut self,
         states: &[State],

@@ -1,0 +1,151 @@
+use crate::AmpError;
+use crate::unsupported::find_batch_norm;
+use bonfire_tensor::TensorError;
+use bonfire_tensor::cast::{CastRule, Casting, Place, cast_parameters};
+use bonfire_tensor::parameters::{ParameterSpec, Role, inspect};
+use burn::module::Module;
+use burn::tensor::{DType, Device, Tensor};
+use std::sync::Arc;
+
+/// A 16-bit floating-point type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HalfType {
+    /// bfloat16: the range of f32 with 8 bits of precision. Needs no loss scaling.
+    Bf16,
+    /// IEEE half precision: 11 bits, but gradients below 6e-8 are zero and activations above 65504
+    /// infinite. Needs a [`GradScaler`](crate::GradScaler).
+    Fp16,
+}
+
+impl HalfType {
+    /// Its name in recipes, `bf16` or `fp16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+        }
+    }
+
+    /// Burn's name of it.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::Bf16 => DType::BF16,
+            Self::Fp16 => DType::F16,
+        }
+    }
+}
+
+/// Modules whose parameters stay in f32: they cast inside.
+const KEPT: [&str; 2] = ["Norm", "SyncBatchNorm"];
+
+/// Which parameters forward and backward passes see in a 16-bit type.
+///
+/// The parameters themselves, the *master weights*, stay in f32, and so do their gradients and the
+/// optimizer's state: the cast comes behind the gradient hook. Running statistics are never cast.
+/// The modules of `bonfire_nn` that normalise keep f32 parameters and cast inside, and
+/// `bonfire_nn::cross_entropy` casts scores up; other losses are the model's to compute in f32.
+///
+/// Parameters of Burn's `LayerNorm`, `GroupNorm`, `InstanceNorm` and `RmsNorm` are cast, since
+/// those layers do not cast inside. To keep one in f32, wrap it in a module that casts its input
+/// up and its output down, and name that module in [`keep_module`](Self::keep_module).
+///
+/// # Reference
+/// Micikevicius et al., "Mixed Precision Training", ICLR 2018, arXiv:1710.03740; the modes are those
+/// of `torch.autocast`, the placing of the casts is that of `MixedPrecision` in PyTorch's FSDP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MixedPrecision {
+    half: HalfType,
+    kept_modules: Vec<String>,
+}
+
+impl MixedPrecision {
+    /// Makes the policy for a 16-bit type.
+    pub fn new(half: HalfType) -> Self {
+        Self { half, kept_modules: KEPT.map(str::to_string).to_vec() }
+    }
+
+    /// The policy for bfloat16.
+    pub fn bf16() -> Self {
+        Self::new(HalfType::Bf16)
+    }
+
+    /// The policy for half precision.
+    pub fn fp16() -> Self {
+        Self::new(HalfType::Fp16)
+    }
+
+    /// Leaves the parameters inside every module of a type as they are, by the type's name
+    /// (`"MyNorm"`). Such a module gets 16-bit inputs and has to cast them itself.
+    pub fn keep_module(mut self, type_name: impl Into<String>) -> Self {
+        self.kept_modules.push(type_name.into());
+        self
+    }
+
+    /// The 16-bit type.
+    pub fn half(&self) -> HalfType {
+        self.half
+    }
+
+    /// Whether the loss has to be scaled.
+    pub fn needs_scaler(&self) -> bool {
+        self.half == HalfType::Fp16
+    }
+
+    /// Casts a floating-point input of the model.
+    pub fn cast_input<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        input.cast(self.half.dtype())
+    }
+
+    /// Checks that a model can run like this on a device.
+    ///
+    /// # Errors
+    /// [`AmpError::DeviceLacks`], [`AmpError::BatchNorm`].
+    pub fn check<M: Module>(&self, model: &M, device: &Device) -> Result<(), AmpError> {
+        self.check_device(device)?;
+        match find_batch_norm(model, &self.kept_modules) {
+            Some(path) => Err(AmpError::BatchNorm { path, mode: self.half.name() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_device(&self, device: &Device) -> Result<(), AmpError> {
+        if device.supports_dtype(self.half.dtype()) {
+            return Ok(());
+        }
+        let other = match self.half {
+            HalfType::Bf16 => HalfType::Fp16,
+            HalfType::Fp16 => HalfType::Bf16,
+        };
+        let or_other = match (device.supports_dtype(other.dtype()), other) {
+            (false, _) => "",
+            (true, HalfType::Bf16) => " or \"bf16\"",
+            (true, HalfType::Fp16) => " or \"fp16\"",
+        };
+        let device = format!("{device:?}");
+        Err(AmpError::DeviceLacks { device, mode: self.half.name(), or_other })
+    }
+
+    /// The casts of a model's forward passes.
+    pub fn casting(&self, specs: &[ParameterSpec]) -> Casting {
+        let frozen = specs.iter().filter(|spec| spec.role == Role::Frozen).map(|spec| spec.id);
+        Casting::new(Arc::new(self.clone()), frozen)
+    }
+
+    /// Gives up master weights: casts the parameters themselves, with all that follows from it
+    /// (gradients, optimizer state and checkpoints in 16 bits). Saves half of the memory; updates
+    /// smaller than 1/256 of a parameter are lost.
+    ///
+    /// # Errors
+    /// When a parameter cannot be read.
+    pub fn cast_for_good<M: Module>(&self, model: M) -> Result<M, TensorError> {
+        let casting = self.casting(&inspect(&model)?);
+        Ok(cast_parameters(model, &casting))
+    }
+}
+
+impl CastRule for MixedPrecision {
+    fn dtype(&self, place: &Place) -> Option<DType> {
+        let kept = place.containers().any(|name| self.kept_modules.iter().any(|kept| kept == name));
+        (!kept).then(|| self.half.dtype())
+    }
+}

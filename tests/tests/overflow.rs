@@ -1,0 +1,224 @@
+//! An overflow on one rank makes every rank skip the same step, and leaves no trace.
+
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use bonfire_amp::{Clip, GradScaler, GradScalerConfig, MixedPrecision};
+use bonfire_comm::{ProcessGroup, local};
+use bonfire_models::Mlp;
+use bonfire_nn::{ImageClassifier, cross_entropy};
+use bonfire_parallel::{
+    AdamWConfig, Compression, DataParallel, DataParallelConfig, FlatOptimizer, GradientReduction,
+    Join, LocalSgd, StepOptions, StepReport, ZeroStage,
+};
+use bonfire_tensor::state::{State, Stateful};
+use bonfire_tests::Samples;
+use bonfire_tests::training::{HIDDEN, mlp, small_buckets};
+use burn::tensor::{DType, Device};
+
+/// The rank and the step of the overflow.
+const BAD_RANK: usize = 1;
+const BAD_STEP: usize = 2;
+const STEPS: usize = 6;
+const BATCH: usize = 4;
+
+/// A training in fp16.
+struct Fp16 {
+    parallel: DataParallel<Mlp>,
+    optimizer: Box<dyn FlatOptimizer>,
+    scaler: GradScaler,
+    device: Device,
+    rank: usize,
+}
+
+impl Fp16 {
+    fn new(group: &ProcessGroup, config: DataParallelConfig) -> Self {
+        let device = Device::flex().autodiff();
+        let mixed_precision = Some(MixedPrecision::fp16());
+        let config = DataParallelConfig { mixed_precision, ..config };
+        Self {
+            parallel: DataParallel::new(mlp(HIDDEN, 3, &device), group, config).unwrap(),
+            optimizer: Box::new(AdamWConfig::new().init().unwrap()),
+            scaler: GradScalerConfig::new().with_init_scale(1024.0).init().unwrap(),
+            device,
+            rank: group.rank(),
+        }
+    }
+
+    fn backward(&mut self, step: usize, factor: f32) {
+        let first = (step * 3 + self.rank) * BATCH;
+        let samples = Samples::synthetic(first..first + BATCH);
+        let images = samples.images(&self.device).cast(DType::F16);
+        let logits = self.parallel.replica().unwrap().forward(images);
+        assert_eq!(logits.dtype(), DType::F16);
+        let loss = cross_entropy(logits, samples.targets(&self.device)).mul_scalar(factor);
+        self.parallel.backward(self.scaler.scale_loss(loss)).unwrap();
+    }
+
+    fn end_step(&mut self) -> StepReport {
+        let options = StepOptions::new().with_scaler(&mut self.scaler).with_clip(Clip::norm(1.0));
+        self.parallel.step_with_options(self.optimizer.as_mut(), 0.01, options).unwrap()
+    }
+
+    /// A step of two micro-batches; with `overflow` the first one's gradients do not fit fp16.
+    fn step(&mut self, step: usize, overflow: bool) -> StepReport {
+        let factor = if overflow { 1e9 } else { 1.0 };
+        // In a micro-batch that does not communicate.
+        let samples = Samples::synthetic(step * BATCH..(step + 1) * BATCH);
+        let images = samples.images(&self.device).cast(DType::F16);
+        let targets = samples.targets(&self.device);
+        let scaler = self.scaler.clone();
+        self.parallel.no_sync(|parallel| {
+            let logits = parallel.replica().unwrap().forward(images);
+            let loss = cross_entropy(logits, targets).mul_scalar(factor);
+            parallel.backward(scaler.scale_loss(loss)).unwrap();
+        });
+        self.backward(step, 1.0);
+        self.end_step()
+    }
+
+    /// Everything that the optimizer and the parameters consist of.
+    fn state(&mut self) -> (State, State, u64) {
+        let model = self.parallel.state().unwrap();
+        let moments = self.parallel.optimizer_state(self.optimizer.as_mut()).state().unwrap();
+        (model, moments, self.parallel.steps())
+    }
+}
+
+fn configs() -> Vec<DataParallelConfig> {
+    let zero = |zero_stage| DataParallelConfig { zero_stage, ..small_buckets() };
+    let compressed = |compression| DataParallelConfig { compression, ..small_buckets() };
+    let reduction = GradientReduction::PerSample { nominal: BATCH as f64 };
+    vec![
+        small_buckets(),
+        DataParallelConfig { reduction, ..small_buckets() },
+        zero(ZeroStage::Optimizer),
+        zero(ZeroStage::Gradients),
+        compressed(Compression::Fp16),
+        compressed(Compression::Int8 { block: 64 }),
+        compressed(Compression::TopK { ratio: 0.1 }),
+        DataParallelConfig {
+            zero_stage: ZeroStage::Optimizer,
+            ..compressed(Compression::Int8 { block: 64 })
+        },
+        DataParallelConfig { local_sgd: Some(LocalSgd::new(2)), ..small_buckets() },
+    ]
+}
+
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
+    for config in configs() {
+        for world in [2, 3] {
+            let prints = local::spawn(world, |group| {
+                let mut training = Fp16::new(&group, config.clone());
+                for step in 0..STEPS {
+                    let before = training.state();
+                    let scale = training.scaler.scale();
+                    let overflow = step == BAD_STEP && group.rank() == BAD_RANK;
+                    let report = training.step(step, overflow);
+                    let what = format!("{config:?}, {world} ranks, step {step}");
+                    assert_eq!(report.skipped, step == BAD_STEP, "{what}");
+                    assert_eq!(report.grad_norm.is_none(), report.skipped, "{what}");
+                    if report.skipped {
+                        assert!(training.state() == before, "{what}: something changed");
+                        assert_eq!(training.scaler.scale(), scale / 2.0, "{what}");
+                    } else {
+                        assert!(report.grad_norm.unwrap().is_finite(), "{what}");
+                        assert!(training.state() != before, "{what}: nothing changed");
+                    }
+                    if config.local_sgd.is_none() {
+                        training.parallel.check_replicas().unwrap();
+                    }
+                }
+                training.parallel.agree().unwrap();
+                assert_eq!(training.parallel.steps(), STEPS as u64 - 1);
+                let print = training.parallel.fingerprint().unwrap();
+                (print, training.scaler.scale(), training.scaler.growth_tracker())
+            });
+            assert!(prints.windows(2).all(|pair| pair[0] == pair[1]), "{config:?} {prints:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_hook_holds_back_follows_the_scale() {
+    let residuals = |init_scale: f64, growth_interval: u64| {
+        let state = local::spawn(2, |group| {
+            let compression = Compression::TopK { ratio: 0.05 };
+            let mut training =
+                Fp16::new(&group, DataParallelConfig { compression, ..small_buckets() });
+            let config = GradScalerConfig::new().with_init_scale(init_scale);
+            training.scaler = config.with_growth_interval(growth_interval).init().unwrap();
+            (0..STEPS).for_each(|step| drop(training.step(step, false)));
+            assert_eq!(training.scaler.scale(), 2048.0);
+            training.parallel.exchange_state(training.optimizer.as_mut()).unwrap()
+        });
+        let tensors = state[0].tensors.iter().filter(|(name, _)| name.contains("residual/"));
+        let values = tensors.flat_map(|(_, tensor)| tensor.data.as_slice::<f32>().unwrap());
+        values.map(|value| f64::from(*value)).collect::<Vec<_>>()
+    };
+    // Both end with the same scale, one after two growths.
+    let (constant, growing) = (residuals(2048.0, 100), residuals(512.0, 3));
+    let norm = |values: &[f64]| values.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let difference: Vec<f64> = constant.iter().zip(&growing).map(|(a, b)| a - b).collect();
+    let relative = norm(&difference) / norm(&constant);
+    assert!(relative < 0.02, "{relative}");
+}
+
+#[test]
+fn ranks_that_ran_out_of_batches_skip_too() {
+    let ends = local::spawn(3, |group| {
+        let config = DataParallelConfig { join: Join::ActiveRanks, ..small_buckets() };
+        let mut training = Fp16::new(&group, config);
+        let mut skipped = Vec::new();
+        let batches = if group.rank() == 0 { 2 } else { 5 };
+        for step in 0..batches {
+            let overflow = step == 3 && group.rank() == BAD_RANK;
+            training.backward(step, if overflow { 1e9 } else { 1.0 });
+            skipped.push(training.end_step().skipped);
+        }
+        let options =
+            StepOptions::new().with_scaler(&mut training.scaler).with_clip(Clip::norm(1.0));
+        training.parallel.join_with_options(training.optimizer.as_mut(), options).unwrap();
+        training.parallel.check_replicas().unwrap();
+        assert_eq!(skipped, [false, false, false, true, false][..batches]);
+        (training.parallel.steps(), training.scaler.scale(), training.scaler.skipped_steps())
+    });
+    assert_eq!(ends, [(4, 512.0, 1); 3]);
+}
+
+#[test]
+fn a_continuation_has_the_same_bits_with_scale_and_tracker() {
+    for config in configs().into_iter().filter(|config| config.local_sgd.is_none()) {
+        let whole = train(&config, 0..STEPS, None);
+        let saved = train(&config, 0..BAD_STEP + 2, None);
+        let resumed = train(&config, BAD_STEP + 2..STEPS, Some(&saved));
+        assert!(resumed == whole, "{config:?}");
+        assert_eq!(whole.3.clone().take_float("scale").unwrap(), 512.0);
+    }
+}
+
+type Saved = (State, State, State, State);
+
+/// Trains on two ranks through the steps, and returns what rank 0 would save.
+fn train(
+    config: &DataParallelConfig,
+    steps: std::ops::Range<usize>,
+    saved: Option<&Saved>,
+) -> Saved {
+    local::spawn(2, |group| {
+        let mut training = Fp16::new(&group, config.clone());
+        if let Some((model, exchange, moments, scaler)) = saved.cloned() {
+            training.parallel.load_state(model).unwrap();
+            let optimizer = training.optimizer.as_mut();
+            training.parallel.load_exchange_state(exchange, optimizer, moments).unwrap();
+            training.scaler.load_state(scaler).unwrap();
+        }
+        for step in steps.clone() {
+            training.step(step, step == BAD_STEP && group.rank() == BAD_RANK);
+        }
+        let exchange = training.parallel.exchange_state(training.optimizer.as_mut()).unwrap();
+        let (model, moments, _) = training.state();
+        (model, exchange, moments, training.scaler.state().unwrap())
+    })
+    .swap_remove(0)
+}
