@@ -69,6 +69,7 @@ fn in_trainer(args: &Args, world: &ProcessGroup) -> Result<Vec<u64>> {
         dampening: 0.0,
         weight_decay: 0.0,
         nesterov: false,
+        momentum_correction: true,
     };
     let config = TrainerConfig::new(optimizer).with_max_steps(args.steps);
     let readings: Arc<Mutex<Vec<u64>>> = Arc::default();

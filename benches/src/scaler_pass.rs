@@ -49,6 +49,7 @@ impl Update {
                 gradient_scale: 1.0 / 65536.0,
                 segments: &self.segments[bucket],
                 rates: &[Some(0.01)],
+                decays: &[None],
             };
             self.parameters[bucket] = self.optimizer.step(bucket, update)?;
         }

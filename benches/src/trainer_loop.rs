@@ -22,6 +22,7 @@ pub(crate) fn run(options: &Options) -> Result<Option<f64>> {
         dampening: 0.0,
         weight_decay: 0.0,
         nesterov: false,
+        momentum_correction: true,
     };
     let config =
         TrainerConfig::new(optimizer).with_max_steps(u64::MAX).with_log_every_n_steps(LOG_EVERY);

@@ -148,7 +148,9 @@ fn what_a_hook_holds_back_follows_the_scale() {
                 Fp16::new(&group, DataParallelConfig { compression, ..small_buckets() });
             let config = GradScalerConfig::new().with_init_scale(init_scale);
             training.scaler = config.with_growth_interval(growth_interval).init().unwrap();
-            (0..STEPS).for_each(|step| drop(training.step(step, false)));
+            for step in 0..STEPS {
+                training.step(step, false);
+            }
             assert_eq!(training.scaler.scale(), 2048.0);
             training.parallel.exchange_state(training.optimizer.as_mut()).unwrap()
         });

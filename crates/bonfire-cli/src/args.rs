@@ -72,6 +72,12 @@ pub(crate) struct TrainArgs {
     /// Continues from a checkpoint, a folder of checkpoints or a run folder.
     #[arg(long, value_name = "PATH")]
     pub(crate) resume: Option<PathBuf>,
+    /// Prints the resolved recipe and its learning rates, and trains nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Draws the learning rate over the run (with --dry-run).
+    #[arg(long, value_name = "FILE.svg", requires = "dry_run")]
+    pub(crate) plot: Option<PathBuf>,
     /// Lets ranks of several machines connect without BONFIRE_TOKEN.
     #[arg(long)]
     pub(crate) insecure: bool,

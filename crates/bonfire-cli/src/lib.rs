@@ -9,16 +9,19 @@
 
 mod args;
 mod bench;
+mod dry_run;
 mod error;
 mod exit;
 mod flight;
 mod interrupt;
 pub mod launch;
 mod launcher;
+mod plot;
 mod process;
 mod registry;
 mod report;
 mod signals;
+mod survey;
 mod train;
 mod worker;
 

@@ -1,6 +1,7 @@
 use crate::CliError;
 use crate::exit::Outcome;
-use crate::worker::{Rank, train_model};
+use crate::survey::Survey;
+use crate::worker::{Rank, survey_model, train_model};
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::{ConfigError, Plan, RunConfig};
@@ -60,6 +61,9 @@ pub(crate) trait ModelKind: Send + Sync {
     /// Checks the model's keys.
     fn check(&self, config: &RunConfig) -> Result<(), ConfigError>;
 
+    /// Opens the data, makes the model, and checks the recipe against both.
+    fn survey(&self, config: &RunConfig, plan: &Plan) -> Result<Survey, CliError>;
+
     /// Trains the model as one rank.
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError>;
 }
@@ -71,8 +75,12 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
         config.parse_model::<C>().map(drop)
     }
 
+    fn survey(&self, config: &RunConfig, plan: &Plan) -> Result<Survey, CliError> {
+        survey_model(&config.parse_model::<C>()?, config, plan)
+    }
+
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError> {
-        train_model(&config.parse_model::<C>()?, plan, rank)
+        train_model(&config.parse_model::<C>()?, config, plan, rank)
     }
 }
 

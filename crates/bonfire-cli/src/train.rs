@@ -6,7 +6,7 @@ use crate::flight::{self, DumpOnDemand};
 use crate::interrupt::Interrupt;
 use crate::registry::{ModelKind, Registry};
 use crate::worker::{Rank, default_run_folder};
-use crate::{CliError, launcher};
+use crate::{CliError, dry_run, launcher};
 use bonfire_comm::{self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group};
 use bonfire_trainer::config::{EngineKind, Plan, RunConfig};
 use bonfire_trainer::limit_threads;
@@ -31,6 +31,9 @@ impl Recipe {
 }
 
 pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, CliError> {
+    if args.dry_run {
+        return dry_run(registry, args);
+    }
     if let Some(env) = RankEnv::detect()? {
         let recipe = Recipe::load(registry, args, env.world_size)?;
         return join(&recipe, args, &env);
@@ -63,6 +66,18 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
             }
             Ok(outcome)
         }
+    }
+}
+
+/// Says what a run of as many ranks would be. Of ranks that the environment names, the first says it.
+fn dry_run(registry: &Registry, args: &TrainArgs) -> Result<Outcome, CliError> {
+    let env = RankEnv::detect()?;
+    let ranks = env.as_ref().map_or(args.nproc_per_node as usize, |env| env.world_size);
+    let recipe = Recipe::load(registry, args, ranks)?;
+    let survey = recipe.model.survey(&recipe.config, &recipe.plan)?;
+    match env {
+        Some(env) if env.rank > 0 => Ok(Outcome::Done),
+        _ => dry_run::show(&recipe.plan, &survey, args.plot.as_deref()),
     }
 }
 

@@ -8,14 +8,17 @@ use crate::interrupt::Interrupt;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
+use crate::survey::{self, Survey};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::{DataLoader, IdxImages, LoaderConfig, Padding, Split};
 use bonfire_nn::ImageShape;
-use bonfire_trainer::config::{Plan, PrecisionMode};
+use bonfire_tensor::parameters::{self, ParameterSpec};
+use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
 use bonfire_trainer::run_folder::Summary;
 use bonfire_trainer::{
-    ImageCollate, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
+    BatchSource, ImageCollate, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
 };
+use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +36,7 @@ type Loader = DataLoader<IdxImages, ImageCollate>;
 /// Trains a model as one rank; rank 0 writes the run folder.
 pub(crate) fn train_model<C: ModelConfig>(
     model_config: &C,
+    run_config: &RunConfig,
     plan: &Plan,
     rank: Rank<'_>,
 ) -> Result<Outcome, CliError> {
@@ -43,6 +47,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     }
     let data = Data::open(plan, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
+    survey::check(run_config, plan, data.train.num_samples(), &trainable(&model)?)?;
 
     let mut config = TrainerConfig::from_plan(plan);
     config.resume = rank.args.resume.clone();
@@ -74,6 +79,33 @@ pub(crate) fn train_model<C: ModelConfig>(
         true => Ok(Outcome::Stopped { signal: rank.interrupt.signal() }),
         false => Ok(Outcome::Done),
     }
+}
+
+/// Opens the data, makes the model, and checks the recipe against both.
+pub(crate) fn survey_model<C: ModelConfig>(
+    model_config: &C,
+    run_config: &RunConfig,
+    plan: &Plan,
+) -> Result<Survey, CliError> {
+    let device = device(plan.precision.mode)?;
+    let data = Data::open(plan, &device)?;
+    let model = init_model(model_config, plan, &data, &device)?;
+    let (samples, trainable) = (data.train.num_samples(), trainable(&model)?);
+    let (length, settings) = survey::check(run_config, plan, samples, &trainable)?;
+    let ImageShape { channels, height, width } = data.shape;
+    Ok(Survey {
+        train_samples: samples,
+        valid_samples: data.valid.num_samples(),
+        image: [channels, height, width],
+        num_classes: data.num_classes,
+        parameters: trainable.into_iter().zip(settings).collect(),
+        length,
+    })
+}
+
+fn trainable<M: Module>(model: &M) -> Result<Vec<ParameterSpec>, CliError> {
+    let specs = parameters::inspect(model).map_err(TrainError::from)?;
+    Ok(parameters::trainable(&specs))
 }
 
 /// Makes the folder of a run that was given none: `runs/<name>-<time>`, the time in UTC.
@@ -162,7 +194,7 @@ fn init_model<C: ModelConfig>(
     let device = device.clone().autodiff();
     let model = model_config.init(data.shape, data.num_classes, &device)?;
     // Burn draws a parameter's values when they are first looked at: look now, in this turn.
-    drop(bonfire_tensor::parameters::inspect(&model).map_err(TrainError::from)?);
+    drop(parameters::inspect(&model).map_err(TrainError::from)?);
     Ok(model)
 }
 

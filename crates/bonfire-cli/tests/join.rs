@@ -6,11 +6,11 @@ mod support;
 
 use support::{Ended, Running, digits, free_port};
 
-const EPOCH: &str = "train.max_epochs=1";
+const EPOCH: &[&str] = &["train.max_epochs=1", "schedule.warmup_epochs=0"];
 
 /// What ranks that the program starts itself come to.
 fn launched() -> Ended {
-    digits().ranks(2).set(&[EPOCH]).succeed()
+    digits().ranks(2).set(EPOCH).succeed()
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn ranks_of_another_launcher_train_as_ranks_of_our_own() {
     let port = free_port();
     // As torchrun does, without a token: they find one in a file.
     let ranks: Vec<Running> =
-        (0..2).map(|rank| digits().set(&[EPOCH]).with_rank(rank, 2, port).start()).collect();
+        (0..2).map(|rank| digits().set(EPOCH).with_rank(rank, 2, port).start()).collect();
     let ended: Vec<Ended> = ranks.into_iter().map(Running::wait).collect();
     for (rank, ended) in ended.iter().enumerate() {
         assert!(ended.status.success(), "rank {rank}: {}", ended.log());
@@ -30,7 +30,7 @@ fn ranks_of_another_launcher_train_as_ranks_of_our_own() {
 
 #[test]
 fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
-    let ended = digits().ranks(2).set(&[EPOCH, "distributed.engine=local"]).succeed();
+    let ended = digits().ranks(2).set(EPOCH).set(&["distributed.engine=local"]).succeed();
     assert!(ended.stderr.contains("engine local"), "{}", ended.log());
     assert_eq!(ended.fingerprint(), launched().fingerprint());
 }

@@ -138,9 +138,10 @@ fn a_run_killed_without_warning_leaves_a_checkpoint() {
 
 #[test]
 fn what_cannot_be_continued_is_said_once() {
-    let saved = digits().ranks(2).set(&["train.max_epochs=1"]).succeed();
+    let saved =
+        digits().ranks(2).set(&["train.max_epochs=1", "schedule.warmup_epochs=1"]).succeed();
     let run = saved.run_folder();
-    let resume = || digits().set(&["train.max_epochs=2"]).resume(&run);
+    let resume = || digits().set(&["train.max_epochs=2", "schedule.warmup_epochs=1"]).resume(&run);
 
     let ended = resume().ranks(3).fail();
     ended.says_once(&["saved by 2 rank(s), this run has 3"]);

@@ -43,6 +43,33 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     log_probability.mean().neg()
 }
 
+/// Mean cross-entropy of scores against class indices that are smoothed: the class has probability
+/// `1 - smoothing`, and `smoothing` is spread evenly over all classes.
+///
+/// `loss = (1 - smoothing) * cross_entropy - smoothing * mean_ik(log softmax(logits_i)_k)`
+///
+/// A smoothing of 0 is [`cross_entropy`].
+///
+/// # Shapes
+/// - logits `[batch, classes]`
+/// - targets `[batch]`, each in `0..classes`
+/// - smoothing in `[0, 1]`
+///
+/// # Reference
+/// `torch.nn.functional.cross_entropy` with `label_smoothing`; Szegedy et al., "Rethinking the
+/// Inception Architecture for Computer Vision", 2015, arXiv:1512.00567, section 7.
+pub fn cross_entropy_smoothed(
+    logits: Tensor<2>,
+    targets: Tensor<1, Int>,
+    smoothing: f64,
+) -> Tensor<1> {
+    let [batch] = targets.dims();
+    let log_probabilities = log_softmax(logits, 1);
+    let of_class = log_probabilities.clone().gather(1, targets.reshape([batch, 1])).mean();
+    let of_all = log_probabilities.mean();
+    of_class.mul_scalar(smoothing - 1.0) - of_all.mul_scalar(smoothing)
+}
+
 /// Number of images whose highest score is that of their class.
 ///
 /// # Shapes

@@ -6,7 +6,9 @@ mod norm;
 mod sync_batch_norm;
 mod synchronization;
 
-pub use classifier::{ImageClassifier, ImageShape, correct_predictions, cross_entropy};
+pub use classifier::{
+    ImageClassifier, ImageShape, correct_predictions, cross_entropy, cross_entropy_smoothed,
+};
 pub use error::NnError;
 pub use norm::{Norm, NormConfig, NormKind};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

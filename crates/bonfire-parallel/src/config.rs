@@ -1,6 +1,7 @@
 use crate::ParallelError;
 use crate::hooks::Compression;
 use crate::local_sgd::LocalSgd;
+use crate::optimizer::ParameterGroups;
 use bonfire_amp::MixedPrecision;
 
 /// How the gradients of ranks and micro-batches become one.
@@ -100,6 +101,8 @@ pub struct DataParallelConfig {
     pub join: Join,
     /// Steps between two comparisons of the replicas; 0 for none. Default 0.
     pub check_replicas_every: u64,
+    /// Parameters with a learning rate or a weight decay of their own. Default none.
+    pub parameter_groups: ParameterGroups,
 }
 
 impl Default for DataParallelConfig {
@@ -117,6 +120,7 @@ impl Default for DataParallelConfig {
             local_sgd: None,
             join: Join::Off,
             check_replicas_every: 0,
+            parameter_groups: ParameterGroups::default(),
         }
     }
 }

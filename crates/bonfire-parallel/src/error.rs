@@ -134,6 +134,23 @@ pub enum ParallelError {
         /// Why.
         reason: &'static str,
     },
+    /// Happens when a group of parameters has no parameter or an impossible setting; the same on
+    /// every rank.
+    #[error("parameter groups: {}", problems.join("; "))]
+    ParameterGroups {
+        /// What is wrong, a group each.
+        problems: Vec<String>,
+    },
+    /// Happens when an optimizer cannot do what a step asks of it.
+    #[error("{optimizer} has no {what}; {remedy}")]
+    OptimizerLacks {
+        /// The optimizer.
+        optimizer: &'static str,
+        /// What it lacks.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// Happens when the loss is not a single number.
     #[error("the loss has {elements} elements; reduce it to one (mean or sum) before backward")]
     LossShape {

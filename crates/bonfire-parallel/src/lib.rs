@@ -23,6 +23,6 @@ pub use error::ParallelError;
 pub use hooks::{CommHook, Compression, HookBucket};
 pub use local_sgd::{LocalSgd, OuterMomentum};
 pub use optimizer::{
-    Adam, AdamConfig, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState, Run,
-    Sgd, SgdConfig,
+    Adam, AdamConfig, AdamWConfig, BurnOptimizer, FlatOptimizer, FlatUpdate, OptimizerState,
+    ParameterGroup, ParameterGroups, ParameterSettings, Run, Select, Sgd, SgdConfig,
 };

@@ -65,6 +65,29 @@ pub enum TrainError {
         /// Ranks.
         ranks: usize,
     },
+    /// Happens when a run ends before its warm-up.
+    #[error(
+        "the warm-up of the learning rate takes {warmup_steps} steps, the whole run {total_steps}: \
+         it would never reach its rate; shorten schedule.warmup_steps or schedule.warmup_epochs, or \
+         train longer"
+    )]
+    WarmupTooLong {
+        /// Optimizer steps of the warm-up.
+        warmup_steps: u64,
+        /// Optimizer steps of the run.
+        total_steps: u64,
+    },
+    /// Happens when the learning rate follows a validation figure that there is none of.
+    #[error(
+        "the schedule reduce_on_plateau watches \"{metric}\", and the validation has {}; set \
+         schedule.metric to a figure that is validated", figures(.known)
+    )]
+    NothingToWatch {
+        /// The figure that is missing.
+        metric: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
     /// Happens when a loss is infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \
@@ -193,4 +216,8 @@ impl TrainError {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }
+}
+
+fn figures(known: &[String]) -> String {
+    if known.is_empty() { "none".to_string() } else { known.join(", ") }
 }

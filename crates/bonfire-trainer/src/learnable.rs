@@ -1,12 +1,13 @@
 use crate::image::ImageBatch;
-use bonfire_nn::{ImageClassifier, correct_predictions, cross_entropy};
+use bonfire_nn::{ImageClassifier, correct_predictions, cross_entropy, cross_entropy_smoothed};
 use bonfire_parallel::LossReduction;
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};
 
 /// A model that knows how to learn from a batch.
 ///
-/// Every [`ImageClassifier`] is one: cross-entropy and accuracy on an [`ImageBatch`].
+/// Every [`ImageClassifier`] is one: cross-entropy and accuracy on an [`ImageBatch`], with
+/// the run's label smoothing in training steps.
 pub trait Learnable: Module {
     /// What the data loader gives.
     type Batch: Send + 'static;
@@ -40,6 +41,9 @@ pub struct StepContext {
     pub device: Device,
     /// Type that the model's inputs must have, in mixed precision; see [`input`](Self::input).
     pub input_dtype: Option<DType>,
+    /// Share of the target's probability that the loss of a training step of a classifier spreads
+    /// over all classes; for a model that has no use for it, nothing.
+    pub label_smoothing: f64,
 }
 
 impl StepContext {
@@ -110,7 +114,7 @@ impl<M: ImageClassifier> Learnable for M {
     }
 
     fn validation_step(&self, batch: ImageBatch, context: &StepContext) -> StepOutput {
-        classify(self, batch, context)
+        classify(self, batch, &StepContext { label_smoothing: 0.0, ..context.clone() })
     }
 }
 
@@ -118,7 +122,11 @@ fn classify(model: &impl ImageClassifier, batch: ImageBatch, context: &StepConte
     let samples = batch.len();
     let logits = model.forward(context.input(batch.images));
     let correct = correct_predictions(logits.clone(), batch.targets.clone());
-    let loss = cross_entropy(logits, batch.targets);
+    let loss = if context.label_smoothing > 0.0 {
+        cross_entropy_smoothed(logits, batch.targets, context.label_smoothing)
+    } else {
+        cross_entropy(logits, batch.targets)
+    };
     StepOutput::mean(loss, samples).with_metric(
         "accuracy",
         correct.float().cast(DType::F32),

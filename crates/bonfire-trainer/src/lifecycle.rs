@@ -121,8 +121,24 @@ impl<M: Learnable> Run<'_, M> {
         let model = self.parallel.consensus()?;
         let metrics = evaluate(&model, valid, &self.control, &context)?;
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
+        self.adjust_rate(&metrics)?;
         self.valid_metrics = Some(metrics);
         Ok(())
+    }
+
+    /// Shows the schedule the figure that it watches, if it watches one.
+    fn adjust_rate(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
+        let Some(metric) = self.schedule.metric() else { return Ok(()) };
+        match metrics.mean(metric) {
+            Some(value) => {
+                self.schedule.observe(value);
+                Ok(())
+            }
+            None => {
+                let known = metrics.0.iter().map(|value| value.name.clone()).collect();
+                Err(TrainError::NothingToWatch { metric: metric.to_string(), known })
+            }
+        }
     }
 
     fn checkpoint_after_step(&mut self) -> Result<(), TrainError> {
@@ -199,6 +215,7 @@ impl<M: Learnable> Run<'_, M> {
         if let Some(scaler) = &self.precision.scaler {
             state.insert_under("scaler", scaler.state()?);
         }
+        state.insert_under("schedule", self.schedule.state()?);
         for callback in self.callbacks.iter_mut() {
             let name = format!("callback.{}", callback.name());
             if let Some(callback) = callback.stateful() {
@@ -225,6 +242,7 @@ impl<M: Learnable> Run<'_, M> {
         if let Some(scaler) = &mut self.precision.scaler {
             scaler.load_state(state.take_under("scaler"))?;
         }
+        self.schedule.load_state(state.take_under("schedule"))?;
         for callback in self.callbacks.iter_mut() {
             let part = state.take_under(&format!("callback.{}", callback.name()));
             if let Some(callback) = callback.stateful() {
@@ -289,7 +307,9 @@ impl<M: Learnable> Run<'_, M> {
 fn continues(key: &str) -> bool {
     const KEYS: [&str; 5] = ["seed", "model", "data", "precision", "training"];
     let top = key.split('.').next().unwrap_or(key);
-    KEYS.contains(&top) || key == "optimizer.kind" || key == "train.accumulate_grad_batches"
+    const SINGLE: [&str; 3] =
+        ["optimizer.kind", "optimizer.momentum_correction", "train.accumulate_grad_batches"];
+    KEYS.contains(&top) || SINGLE.contains(&key)
 }
 
 /// Runs `f` on rank 0 and gives its result to every rank; its failure is an error on all of them.

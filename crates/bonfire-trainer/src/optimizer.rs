@@ -4,9 +4,17 @@ use bonfire_parallel::{AdamConfig, AdamWConfig, FlatOptimizer, ParallelError, Sg
 /// Makes the optimizer that a plan describes.
 pub(crate) fn build(plan: &OptimizerPlan) -> Result<Box<dyn FlatOptimizer>, ParallelError> {
     Ok(match *plan {
-        OptimizerPlan::Sgd { momentum, dampening, weight_decay, nesterov, .. } => {
-            Box::new(SgdConfig { momentum, dampening, weight_decay, nesterov }.init()?)
-        }
+        OptimizerPlan::Sgd {
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov,
+            momentum_correction,
+            ..
+        } => Box::new(
+            SgdConfig { momentum, dampening, weight_decay, nesterov, momentum_correction }
+                .init()?,
+        ),
         OptimizerPlan::Adam { betas: [first, second], eps, weight_decay, .. } => {
             Box::new(AdamConfig { betas: (first, second), eps, weight_decay }.init()?)
         }

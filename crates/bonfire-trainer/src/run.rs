@@ -68,6 +68,7 @@ impl<M: Learnable> Run<'_, M> {
             world_size: self.control.world_size(),
             device: self.precision.training_device(&self.device),
             input_dtype: self.precision.training_inputs,
+            label_smoothing: self.config.label_smoothing,
         }
     }
 

@@ -27,6 +27,9 @@ impl<M: Learnable> Run<'_, M> {
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
         self.times.time(Part::CommWait, || self.parallel.synchronize())?;
+        if let Some(momentum) = self.schedule.momentum(self.position.taken()) {
+            self.optimizer.set_momentum(momentum)?;
+        }
         let done = self.optimizer_step(learning_rate)?;
         self.position.step += 1;
         self.position.skipped += u64::from(done.skipped);

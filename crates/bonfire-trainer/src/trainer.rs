@@ -1,3 +1,4 @@
+use crate::config::RunLength;
 use crate::learnable::Learnable;
 use crate::lifecycle::Length;
 use crate::metrics::{LocalMetrics, Metrics};
@@ -167,13 +168,8 @@ impl Trainer {
         if steps_per_epoch == 0 {
             return Err(TrainError::NoSteps { samples });
         }
-        let warmup_steps = self.config.schedule.warmup_steps;
-        if warmup_steps > total_steps && self.group.rank() == 0 {
-            tracing::warn!(
-                "schedule.warmup_steps = {warmup_steps} is more than the {total_steps} steps of \
-                 the run: it never reaches its learning rate"
-            );
-        }
+        let length = RunLength { steps_per_epoch, total_steps };
+        self.config.check_schedule(length, valid.is_some())?;
         Ok(self.config.entries().into_iter().chain(training).collect())
     }
 
@@ -196,11 +192,12 @@ impl Trainer {
             check_last_batch(train, shard)?;
         }
         let parallel = DataParallel::new(model, &self.group, parallel)?;
-        let total = Length::of(&self.config, train, shard).total_steps;
+        let Length { steps_per_epoch, total_steps } = Length::of(&self.config, train, shard);
+        let length = RunLength { steps_per_epoch, total_steps };
         Ok(Run {
             control: self.group.duplicate("control")?,
             optimizer: optimizer::build(&self.config.optimizer)?,
-            schedule: self.config.schedule(total),
+            schedule: self.config.schedule(length),
             config: &self.config,
             entries,
             callbacks: &mut self.callbacks,
@@ -246,6 +243,8 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::TooFewSamples { .. }
             | TrainError::NoSteps { .. }
             | TrainError::RankWithoutSamples { .. }
+            | TrainError::WarmupTooLong { .. }
+            | TrainError::NothingToWatch { .. }
             | TrainError::LossNotFinite { .. }
             | TrainError::ParametersDiffer { .. }
             | TrainError::OtherRank { .. }
@@ -256,6 +255,7 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::Parallel(ParallelError::Setting { .. })
             | TrainError::Parallel(ParallelError::Amp(_))
             | TrainError::Parallel(ParallelError::GradientNotFinite { .. })
+            | TrainError::Parallel(ParallelError::ParameterGroups { .. })
             | TrainError::Parallel(ParallelError::HookSetting { .. })
             | TrainError::Parallel(ParallelError::UnusedParameters { .. })
             | TrainError::Parallel(ParallelError::ReplicasDiffer { .. })

@@ -1,8 +1,9 @@
+use crate::TrainError;
 use crate::config::{
-    Budget, CheckpointPlan, OptimizerPlan, Plan, Schedule, ScheduleKind, SchedulePlan,
+    Budget, CheckpointPlan, OptimizerPlan, Plan, RunLength, Schedule, SchedulePlan,
 };
 use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
-use bonfire_parallel::DataParallelConfig;
+use bonfire_parallel::{DataParallelConfig, ParameterGroups};
 use std::path::PathBuf;
 
 /// What [`Trainer`](crate::Trainer) needs to know, made in code or from a recipe's
@@ -23,6 +24,9 @@ pub struct TrainerConfig {
     pub optimizer: OptimizerPlan,
     /// The course of the learning rate. Default constant.
     pub schedule: SchedulePlan,
+    /// Share of the target's probability that the training loss of an
+    /// [`ImageClassifier`](bonfire_nn::ImageClassifier) spreads over all classes. Default 0.
+    pub label_smoothing: f64,
     /// Settings of the data-parallel layer, mixed precision among them; the trainer sets its
     /// `reduction`.
     pub parallel: DataParallelConfig,
@@ -55,12 +59,8 @@ impl TrainerConfig {
             log_every_n_steps: 50,
             check_val_every_n_epochs: 1,
             optimizer,
-            schedule: SchedulePlan {
-                kind: ScheduleKind::Constant,
-                warmup_steps: 0,
-                warmup_start_factor: 0.1,
-                min_lr: 0.0,
-            },
+            schedule: SchedulePlan::default(),
+            label_smoothing: 0.0,
             parallel: DataParallelConfig::default(),
             master_weights: true,
             scaler: GradScalerConfig::default(),
@@ -75,17 +75,19 @@ impl TrainerConfig {
 
     /// Takes everything from a recipe's plan.
     pub fn from_plan(plan: &Plan) -> Self {
+        let parallel = DataParallelConfig {
+            parameter_groups: plan.parameter_groups.clone(),
+            ..plan.distributed.parallel()
+        };
         Self {
             seed: plan.seed,
             budget: plan.train.budget,
             accumulate_grad_batches: plan.train.accumulate_grad_batches,
             log_every_n_steps: plan.train.log_every_n_steps,
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
-            schedule: plan.schedule,
-            parallel: DataParallelConfig {
-                mixed_precision: plan.precision.mixed_precision(),
-                ..plan.distributed.parallel()
-            },
+            schedule: plan.schedule.clone(),
+            label_smoothing: plan.train.label_smoothing,
+            parallel,
             master_weights: plan.precision.master_weights,
             scaler: plan.precision.scaler,
             clip: plan.clip,
@@ -147,8 +149,43 @@ impl TrainerConfig {
         Self { resume: Some(path.into()), ..self }
     }
 
-    pub(crate) fn schedule(&self, total_steps: u64) -> Schedule {
-        Schedule::new(self.schedule, self.optimizer.lr(), total_steps)
+    /// Sets the course of the learning rate.
+    pub fn with_schedule(self, schedule: SchedulePlan) -> Self {
+        Self { schedule, ..self }
+    }
+
+    /// Gives some parameters settings of their own.
+    pub fn with_parameter_groups(mut self, groups: ParameterGroups) -> Self {
+        self.parallel.parameter_groups = groups;
+        self
+    }
+
+    /// Sets the label smoothing of image classifiers, in [0, 1].
+    pub fn with_label_smoothing(self, label_smoothing: f64) -> Self {
+        Self { label_smoothing, ..self }
+    }
+
+    pub(crate) fn schedule(&self, length: RunLength) -> Schedule {
+        Schedule::new(&self.schedule, self.optimizer.lr(), length)
+    }
+
+    /// Checks that the schedule fits a run of a length, with or without validation.
+    ///
+    /// # Errors
+    /// [`TrainError::WarmupTooLong`]; [`TrainError::NothingToWatch`].
+    pub fn check_schedule(&self, length: RunLength, validates: bool) -> Result<(), TrainError> {
+        let schedule = self.schedule(length);
+        let (warmup_steps, total_steps) = (schedule.warmup_steps(), length.total_steps);
+        if warmup_steps > total_steps {
+            return Err(TrainError::WarmupTooLong { warmup_steps, total_steps });
+        }
+        match schedule.metric() {
+            Some(metric) if !validates => {
+                let (metric, known) = (metric.to_string(), Vec::new());
+                Err(TrainError::NothingToWatch { metric, known })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What ranks compare when no recipe gave a list.
@@ -167,6 +204,7 @@ impl TrainerConfig {
             ),
             ("optimizer".to_string(), format!("{:?}", self.optimizer)),
             ("schedule".to_string(), format!("{:?}", self.schedule)),
+            ("train.label_smoothing".to_string(), self.label_smoothing.to_string()),
             ("distributed".to_string(), format!("{:?}", self.parallel)),
             ("precision.master_weights".to_string(), self.master_weights.to_string()),
             ("precision.scaler".to_string(), format!("{:?}", self.scaler)),

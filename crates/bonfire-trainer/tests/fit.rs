@@ -164,6 +164,7 @@ fn the_first_layer_of_a_classifier_trains_in_training_only() {
         world_size: 1,
         device: device.clone(),
         input_dtype: None,
+        label_smoothing: 0.0,
     };
     let training = StepContext { device: device.clone().autodiff(), ..context.clone() };
     let mean = || numbers(&model.inner.norm.running_mean.value_sync());

@@ -7,7 +7,7 @@ mod support;
 use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_parallel::ParallelError;
-use bonfire_trainer::config::{ScheduleKind, SchedulePlan};
+use bonfire_trainer::config::{SchedulePlan, Warmup, WarmupLength};
 use bonfire_trainer::{
     Callback, Learnable, StepContext, StepEnd, StepOutput, TrainError, TrainerConfig,
 };
@@ -61,12 +61,10 @@ impl Callback for Recorder {
 }
 
 /// A warm-up over the whole run, so that every step has a rate of its own.
-const WARM_UP: SchedulePlan = SchedulePlan {
-    kind: ScheduleKind::Constant,
-    warmup_steps: 8,
-    warmup_start_factor: 0.1,
-    min_lr: 0.0,
-};
+fn warm_up() -> SchedulePlan {
+    let warmup = Warmup { length: WarmupLength::Steps(8), start_factor: 0.1 };
+    SchedulePlan { warmup, ..SchedulePlan::default() }
+}
 
 #[test]
 fn a_skipped_step_is_counted_reported_and_unknown_to_the_schedule() {
@@ -78,7 +76,7 @@ fn a_skipped_step_is_counted_reported_and_unknown_to_the_schedule() {
             .with_clip(Clip::norm(10.0))
             .with_log_every_n_steps(2);
         config.scaler = GradScalerConfig::new().with_init_scale(256.0);
-        config.schedule = WARM_UP;
+        config.schedule = warm_up();
         let (train, valid) = (loader(points(32), 4), loader(points(8), 4));
         let report = trainer(config, &group)
             .with_callback(Recorder(steps.clone()))

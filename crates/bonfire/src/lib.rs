@@ -92,12 +92,14 @@ pub mod prelude {
     pub use bonfire_nn::{
         ImageClassifier, ImageShape, Norm, NormConfig, NormKind, SyncBatchNormConfig,
         connect_sync_batchnorm, convert_sync_batchnorm, correct_predictions, cross_entropy,
+        cross_entropy_smoothed,
     };
     pub use bonfire_parallel::{
         AdamConfig, AdamWConfig, BurnOptimizer, Compression, DataParallel, DataParallelConfig,
-        FlatOptimizer, Join, LocalSgd, OuterMomentum, SgdConfig, StepOptions, ZeroStage,
+        FlatOptimizer, Join, LocalSgd, OuterMomentum, ParameterGroup, ParameterGroups, SgdConfig,
+        StepOptions, ZeroStage,
     };
-    pub use bonfire_trainer::config::OptimizerPlan;
+    pub use bonfire_trainer::config::{Course, OptimizerPlan, SchedulePlan};
     pub use bonfire_trainer::{
         BatchSource, Callback, FitReport, ImageBatch, ImageCollate, Learnable, ProgressPrinter,
         StepContext, StepOutput, StopFlag, Trainer, TrainerConfig, keep_freed_memory,

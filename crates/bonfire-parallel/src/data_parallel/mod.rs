@@ -20,6 +20,7 @@ use crate::bucket::BucketLayout;
 use crate::config::{Join, ZeroStage};
 use crate::exchange::{Exchange, HookRunner};
 use crate::local_sgd::OuterState;
+use crate::optimizer::ParameterSettings;
 use crate::reducer::{Reducer, Totals};
 use crate::shard::Sharding;
 use crate::{DataParallelConfig, ParallelError};
@@ -99,6 +100,8 @@ pub struct DataParallel<M> {
     /// Ranks that had batches at the last roll call.
     active: Vec<usize>,
     outer: OuterState,
+    /// Learning rate and weight decay of each trainable parameter, relative to the optimizer's.
+    settings: Vec<ParameterSettings>,
     /// Optimizer steps taken, over all resumes.
     steps: u64,
     comm_wait: Duration,
@@ -135,6 +138,7 @@ impl<M: Module> DataParallel<M> {
         if let Some(mixed_precision) = &config.mixed_precision {
             mixed_precision.check(&model, &device)?;
         }
+        let settings = config.parameter_groups.settings(&trainable)?;
         let alone = group.world_size() == 1;
         let shares = config.zero_stage != ZeroStage::Off && !alone;
         let sharding = shares.then(|| Sharding::of(group));
@@ -168,6 +172,7 @@ impl<M: Module> DataParallel<M> {
             last_rate: None,
             static_used: None,
             outer: OuterState::default(),
+            settings,
             steps: 0,
             comm_wait: Duration::ZERO,
             config,

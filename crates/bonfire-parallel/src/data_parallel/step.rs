@@ -2,8 +2,9 @@
 
 use super::DataParallel;
 use super::guard::{Guarded, StepOptions};
+use crate::bucket::Segment;
 use crate::exchange::Exchange;
-use crate::optimizer::{FlatOptimizer, FlatUpdate};
+use crate::optimizer::{FlatOptimizer, FlatUpdate, ParameterSettings};
 use crate::reducer::{Reduced, Totals};
 use crate::{GradientReduction, ParallelError};
 use bonfire_comm::ReduceOp;
@@ -109,8 +110,12 @@ impl<M: Module> DataParallel<M> {
             let Totals { weight, votes, .. } = totals;
             return Ok(StepReport { weight, votes, grad_norm: None, skipped: true });
         }
-        let rates: Vec<Option<f64>> =
-            used.into_iter().map(|used| used.then_some(learning_rate)).collect();
+        let rate = |settings: &ParameterSettings| learning_rate * settings.lr_factor;
+        let rates: Vec<Option<f64>> = used
+            .into_iter()
+            .zip(&self.settings)
+            .map(|(used, settings)| used.then(|| rate(settings)))
+            .collect();
         let local = self.begin_local()?;
         match self.sharding {
             Some(sharding) => self.step_parts(sharding, optimizer, &guarded, &rates)?,
@@ -191,9 +196,15 @@ impl<M: Module> DataParallel<M> {
             let (gradients, gradient_scale) = guarded.apply(reduced.into_flat(&self.device));
             let segments = &self.reducer.layout().buckets()[bucket].segments;
             let rates: Vec<_> = segments.iter().map(|segment| rates[segment.parameter]).collect();
-            let parameters = &self.flat[bucket];
-            let update =
-                FlatUpdate { parameters, gradients, gradient_scale, segments, rates: &rates };
+            let decays = self.decays(segments);
+            let update = FlatUpdate {
+                parameters: &self.flat[bucket],
+                gradients,
+                gradient_scale,
+                segments,
+                rates: &rates,
+                decays: &decays,
+            };
             let new = optimizer.step(bucket, update)?;
             old.push((std::mem::replace(&mut self.flat[bucket], new), adopted));
         }
@@ -203,6 +214,11 @@ impl<M: Module> DataParallel<M> {
             self.reducer.recycle(bucket, if adopted { None } else { reclaim(memory) });
         }
         Ok(())
+    }
+
+    /// The weight decay that each segment's parameter group sets.
+    pub(super) fn decays(&self, segments: &[Segment]) -> Vec<Option<f64>> {
+        segments.iter().map(|segment| self.settings[segment.parameter].weight_decay).collect()
     }
 
     /// What the mean over ranks has to be multiplied by.

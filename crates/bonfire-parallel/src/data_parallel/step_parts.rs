@@ -27,7 +27,7 @@ impl<M: Module> DataParallel<M> {
         guarded: &Guarded,
         rates: &[Option<f64>],
     ) -> Result<(), ParallelError> {
-        let result = self.update_parts(sharding, optimizer, gradient_scale, rates);
+        let result = self.update_parts(sharding, optimizer, guarded, rates);
         if let Err(error) = &result {
             self.flat = Vec::new();
             self.control.abort(&error.to_string());
@@ -39,7 +39,7 @@ impl<M: Module> DataParallel<M> {
         &mut self,
         sharding: Sharding,
         optimizer: &mut dyn FlatOptimizer,
-        gradient_scale: f64,
+        guarded: &Guarded,
         rates: &[Option<f64>],
     ) -> Result<(), ParallelError> {
         self.model = hide_trainable(self.model.clone());
@@ -62,12 +62,14 @@ impl<M: Module> DataParallel<M> {
             let parameters = flat_from_host(copy_of(&memory, own.clone()), &self.device);
             let (gradients, gradient_scale) =
                 guarded.apply(flat_from_host(gradients, &self.device));
+            let decays = self.decays(&segments);
             let update = FlatUpdate {
                 parameters: &parameters,
                 gradients,
                 gradient_scale,
                 segments: &segments,
                 rates: &rates,
+                decays: &decays,
             };
             let new = to_host(optimizer.step(bucket, update)?)?;
             let size = memory.dtype().size_bytes();

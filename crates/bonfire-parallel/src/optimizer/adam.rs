@@ -1,5 +1,5 @@
 use super::kernel::{Kernel, KernelFloat, apply};
-use super::{FlatOptimizer, FlatUpdate, not_negative};
+use super::{FlatOptimizer, FlatUpdate, below_one, not_negative};
 use crate::ParallelError;
 use bonfire_tensor::state::{Scalar, StateError};
 use burn::tensor::Tensor;
@@ -115,13 +115,7 @@ impl Adam {
         not_negative("eps", settings.eps)?;
         not_negative("weight_decay", settings.weight_decay)?;
         for beta in [settings.betas.0, settings.betas.1] {
-            if !(0.0..1.0).contains(&beta) {
-                return Err(ParallelError::OptimizerSetting {
-                    name: "betas",
-                    value: beta.to_string(),
-                    reason: "a beta lies in [0, 1)",
-                });
-            }
+            below_one("betas", beta)?;
         }
         Ok(Self { settings, moments: BTreeMap::new(), steps: BTreeMap::new() })
     }
@@ -146,10 +140,17 @@ impl FlatOptimizer for Adam {
         let (parameters, moments) = apply(update, &runs, moments, |run| {
             let bias = |beta: f64| 1.0 - beta.powi(i32::try_from(run.key).unwrap_or(i32::MAX));
             let bias = (bias(settings.betas.0), bias(settings.betas.1));
-            Step { settings, scale, rate: run.rate, bias }
+            let weight_decay = run.decay.unwrap_or(settings.weight_decay);
+            Step { settings: Settings { weight_decay, ..settings }, scale, rate: run.rate, bias }
         })?;
         self.moments.insert(bucket, moments);
         Ok(parameters)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) -> Result<(), ParallelError> {
+        below_one("betas", momentum)?;
+        self.settings.betas.0 = momentum;
+        Ok(())
     }
 
     fn reset(&mut self) {

@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 /// Element-wise optimizers (SGD, Adam, AdamW, RMSprop, AdaGrad, Lion) give the same result as over
 /// the module. Optimizers that use a parameter's shape (Muon, Adafactor) do not: they see every
 /// parameter as a vector.
+///
+/// Learning rates of parameter groups hold; a weight decay or a momentum that a step sets is an
+/// error, since Burn's optimizers keep theirs to themselves.
 pub struct BurnOptimizer<O: Optimizer> {
     optimizer: O,
     /// By bucket and segment.
@@ -73,11 +76,22 @@ impl<O: Optimizer> BurnOptimizer<O> {
 
 /// Scalar of every parameter with a state.
 const PRESENT: &str = "present";
+/// What messages call the optimizers behind the adapter.
+const BURNS: &str = "an optimizer of Burn";
 /// Separates a scalar's name from its parameter's path.
 const SEPARATOR: char = '/';
 
 impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
+        if let Some(index) = update.decays.iter().position(Option::is_some) {
+            let path = update.segments.get(index).map_or("", |segment| segment.path.as_str());
+            return Err(ParallelError::OptimizerLacks {
+                optimizer: BURNS,
+                what: format!("weight decay by parameter group (\"{path}\" has one)"),
+                remedy: "use SgdConfig, AdamConfig or AdamWConfig of Bonfire, or groups that set \
+                         no weight decay",
+            });
+        }
         self.segments.entry(bucket).or_insert_with(|| update.segments.to_vec());
         let mut parts = Vec::with_capacity(update.segments.len() + 1);
         for (index, segment) in update.segments.iter().enumerate() {
@@ -110,6 +124,15 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
             parts.push(update.parameters.clone().slice(end..len));
         }
         Ok(Tensor::cat(parts, 0))
+    }
+
+    fn set_momentum(&mut self, _momentum: f64) -> Result<(), ParallelError> {
+        Err(ParallelError::OptimizerLacks {
+            optimizer: BURNS,
+            what: "momentum that can be changed".to_string(),
+            remedy: "use SgdConfig, AdamConfig or AdamWConfig of Bonfire, or a schedule that \
+                     leaves momentum alone",
+        })
     }
 
     fn reset(&mut self) {

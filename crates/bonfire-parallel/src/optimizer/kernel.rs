@@ -257,6 +257,7 @@ mod tests {
             gradient_scale: 1.0,
             segments: &segments,
             rates: &[Some(0.5), None, Some(2.0)],
+            decays: &[None; 3],
         };
         let runs = update().runs(|_| ());
         let mix = |run: &Run<()>| Mix(run.rate);

@@ -6,12 +6,14 @@
 
 mod adam;
 mod burn_adapter;
+mod groups;
 mod kernel;
 mod sgd;
 mod slots;
 
 pub use adam::{Adam, AdamConfig, AdamWConfig};
 pub use burn_adapter::BurnOptimizer;
+pub use groups::{ParameterGroup, ParameterGroups, ParameterSettings, Select};
 pub use sgd::{Sgd, SgdConfig};
 pub use slots::OptimizerState;
 
@@ -34,24 +36,21 @@ pub struct FlatUpdate<'a> {
     pub segments: &'a [Segment],
     /// Learning rate of each segment; `None` leaves its parameters and state as they are.
     pub rates: &'a [Option<f64>],
+    /// Weight decay of each segment; `None` is the optimizer's own.
+    pub decays: &'a [Option<f64>],
 }
 
 impl FlatUpdate<'_> {
-    /// Neighbouring segments of equal rate and `key` as one run of elements.
+    /// Neighbouring segments of equal rate, decay and `key` as one run of elements.
     pub fn runs<K: PartialEq>(&self, key: impl Fn(&Segment) -> K) -> Vec<Run<K>> {
         let mut runs: Vec<Run<K>> = Vec::new();
-        for (segment, rate) in self.segments.iter().zip(self.rates) {
+        for ((segment, rate), decay) in self.segments.iter().zip(self.rates).zip(self.decays) {
             let Some(rate) = *rate else { continue };
-            let key = key(segment);
+            let range = segment.range.clone();
+            let next = Run { range, rate, decay: *decay, key: key(segment) };
             match runs.last_mut() {
-                Some(run)
-                    if run.range.end == segment.range.start
-                        && run.rate == rate
-                        && run.key == key =>
-                {
-                    run.range.end = segment.range.end;
-                }
-                _ => runs.push(Run { range: segment.range.clone(), rate, key }),
+                Some(run) if run.continues_in(&next) => run.range.end = next.range.end,
+                _ => runs.push(next),
             }
         }
         runs
@@ -65,8 +64,17 @@ pub struct Run<K> {
     pub range: Range<usize>,
     /// Their learning rate.
     pub rate: f64,
+    /// Their weight decay; `None` is the optimizer's own.
+    pub decay: Option<f64>,
     /// What else they have in common.
     pub key: K,
+}
+
+impl<K: PartialEq> Run<K> {
+    fn continues_in(&self, next: &Self) -> bool {
+        let alike = self.rate == next.rate && self.decay == next.decay && self.key == next.key;
+        alike && self.range.end == next.range.start
+    }
 }
 
 /// An optimizer over flat buckets.
@@ -79,6 +87,13 @@ pub trait FlatOptimizer: Send {
     /// # Errors
     /// When a device fails.
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError>;
+
+    /// Sets the momentum of the coming steps: the factor of [`Sgd`], the first beta of [`Adam`].
+    ///
+    /// # Errors
+    /// [`ParallelError::OptimizerSetting`] outside `[0, 1)`; [`ParallelError::OptimizerLacks`] where
+    /// it cannot be changed.
+    fn set_momentum(&mut self, momentum: f64) -> Result<(), ParallelError>;
 
     /// Forgets everything: the buckets are about to change, or a state to be restored.
     fn reset(&mut self);
@@ -100,6 +115,15 @@ pub trait FlatOptimizer: Send {
     /// # Errors
     /// When the optimizer has no such scalar.
     fn set_scalar(&mut self, name: &str, value: Scalar) -> Result<(), ParallelError>;
+}
+
+/// Checks a momentum or beta: a share of the old that is kept.
+fn below_one(name: &'static str, value: f64) -> Result<(), ParallelError> {
+    if (0.0..1.0).contains(&value) {
+        return Ok(());
+    }
+    let reason = "it lies in [0, 1)";
+    Err(ParallelError::OptimizerSetting { name, value: value.to_string(), reason })
 }
 
 /// Checks a setting that must not be negative.

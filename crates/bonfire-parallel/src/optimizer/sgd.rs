@@ -1,5 +1,5 @@
 use super::kernel::{Kernel, KernelFloat, apply};
-use super::{FlatOptimizer, FlatUpdate, not_negative};
+use super::{FlatOptimizer, FlatUpdate, Run, below_one, not_negative};
 use crate::ParallelError;
 use bonfire_tensor::state::{Scalar, StateError};
 use burn::tensor::Tensor;
@@ -10,7 +10,7 @@ const MOMENTUM: &str = "momentum_buffer";
 const STARTED: &str = "started/";
 
 /// Settings of [`Sgd`], with PyTorch's names and defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdConfig {
     /// Momentum factor. Default 0.
     pub momentum: f64,
@@ -20,6 +20,21 @@ pub struct SgdConfig {
     pub weight_decay: f64,
     /// Nesterov momentum. Default false.
     pub nesterov: bool,
+    /// Whether momentum follows a change of the learning rate at once. Default true, as in PyTorch;
+    /// see [`Sgd`].
+    pub momentum_correction: bool,
+}
+
+impl Default for SgdConfig {
+    fn default() -> Self {
+        Self {
+            momentum: 0.0,
+            dampening: 0.0,
+            weight_decay: 0.0,
+            nesterov: false,
+            momentum_correction: true,
+        }
+    }
 }
 
 impl SgdConfig {
@@ -48,6 +63,11 @@ impl SgdConfig {
         Self { nesterov, ..self }
     }
 
+    /// Sets whether momentum follows a change of the learning rate.
+    pub fn with_momentum_correction(self, momentum_correction: bool) -> Self {
+        Self { momentum_correction, ..self }
+    }
+
     /// Makes the optimizer.
     ///
     /// # Errors
@@ -74,8 +94,15 @@ impl SgdConfig {
 /// `g += weight_decay * p`; `b = momentum * b + (1 - dampening) * g` (`b = g` at the first step);
 /// `g = g + momentum * b` with Nesterov, else `b`; `p -= l * g`.
 ///
+/// **Momentum correction.** Other frameworks keep the rate inside the buffer: `v = momentum * v + l * g`,
+/// `p -= v`. While the rate stays, `v = l * b` and both are the same. When it changes, v still has
+/// the old rate in it, which is corrected by `v *= l_new / l_old`; that gives `l_new * b`, so the form
+/// above is the corrected one at every step. Without `momentum_correction` it is v that is kept,
+/// uncorrected, as Keras and Caffe do: for recipes that were tuned there.
+///
 /// # Reference
-/// `torch.optim.SGD`.
+/// `torch.optim.SGD`; Goyal et al., "Accurate, Large Minibatch SGD", arXiv:1706.02677, section 3,
+/// remark 2, equations 9 and 10.
 pub struct Sgd {
     config: SgdConfig,
     momentum: BTreeMap<usize, Tensor<1>>,
@@ -89,7 +116,7 @@ impl FlatOptimizer for Sgd {
             Step { config: self.config, rate: 0.0, scale: update.gradient_scale, first: false };
         if self.config.momentum == 0.0 {
             let runs = update.runs(|_| ());
-            return Ok(apply(update, &runs, [], |run| Step { rate: run.rate, ..step })?.0);
+            return Ok(apply(update, &runs, [], |run| step.of(run, false))?.0);
         }
         let runs = update.runs(|segment| !self.started.contains(&segment.path));
         if runs.iter().any(|run| run.key) {
@@ -99,13 +126,16 @@ impl FlatOptimizer for Sgd {
         }
         let momentum =
             self.momentum.remove(&bucket).unwrap_or_else(|| update.parameters.zeros_like());
-        let (parameters, [momentum]) = apply(update, &runs, [momentum], |run| Step {
-            rate: run.rate,
-            first: run.key,
-            ..step
-        })?;
+        let (parameters, [momentum]) =
+            apply(update, &runs, [momentum], |run| step.of(run, run.key))?;
         self.momentum.insert(bucket, momentum);
         Ok(parameters)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) -> Result<(), ParallelError> {
+        below_one("momentum", momentum)?;
+        self.config.momentum = momentum;
+        Ok(())
     }
 
     fn reset(&mut self) {
@@ -150,6 +180,43 @@ struct Step {
     first: bool,
 }
 
+/// Factors of one element's update: `b = keep * b + add * g; p -= size * (own * g + ahead * b)`,
+/// or `p -= size * b` without Nesterov momentum.
+struct Factors {
+    keep: f64,
+    add: f64,
+    own: f64,
+    ahead: f64,
+    size: f64,
+}
+
+impl Step {
+    /// The step over one run of elements.
+    fn of<K>(self, run: &Run<K>, first: bool) -> Self {
+        let weight_decay = run.decay.unwrap_or(self.config.weight_decay);
+        Self { config: SgdConfig { weight_decay, ..self.config }, rate: run.rate, first, ..self }
+    }
+
+    fn factors(&self) -> Factors {
+        let SgdConfig { momentum, dampening, momentum_correction, .. } = self.config;
+        let (keep, add) = if self.first { (0.0, 1.0) } else { (momentum, 1.0 - dampening) };
+        // The rate multiplies the buffer, or what enters it.
+        if momentum_correction {
+            Factors { keep, add, own: 1.0, ahead: momentum, size: self.rate }
+        } else {
+            Factors { keep, add: add * self.rate, own: self.rate, ahead: momentum, size: 1.0 }
+        }
+    }
+
+    fn decayed(&self, parameters: &Tensor<1>, gradients: Tensor<1>) -> Tensor<1> {
+        let gradients = gradients.mul_scalar(self.scale);
+        if self.config.weight_decay == 0.0 {
+            return gradients;
+        }
+        gradients + parameters.clone().mul_scalar(self.config.weight_decay)
+    }
+}
+
 impl Kernel<0> for Step {
     fn host<E: KernelFloat>(&self, parameters: &[E], gradients: &mut [E], []: [&mut [E]; 0]) {
         let scale = E::from_f64(self.scale);
@@ -171,16 +238,6 @@ impl Kernel<0> for Step {
     }
 }
 
-impl Step {
-    fn decayed(&self, parameters: &Tensor<1>, gradients: Tensor<1>) -> Tensor<1> {
-        let gradients = gradients.mul_scalar(self.scale);
-        if self.config.weight_decay == 0.0 {
-            return gradients;
-        }
-        gradients + parameters.clone().mul_scalar(self.config.weight_decay)
-    }
-}
-
 impl Kernel<1> for Step {
     fn host<E: KernelFloat>(
         &self,
@@ -190,25 +247,21 @@ impl Kernel<1> for Step {
     ) {
         let scale = E::from_f64(self.scale);
         let decay = E::from_f64(self.config.weight_decay);
-        let rate = E::from_f64(self.rate);
-        let (keep, add) = if self.first {
-            (E::from_f64(0.0), E::from_f64(1.0))
-        } else {
-            (E::from_f64(self.config.momentum), E::from_f64(1.0 - self.config.dampening))
-        };
-        let ahead = E::from_f64(self.config.momentum);
+        let Factors { keep, add, own, ahead, size } = self.factors();
+        let (keep, add, size) = (E::from_f64(keep), E::from_f64(add), E::from_f64(size));
+        let (own, ahead) = (E::from_f64(own), E::from_f64(ahead));
         let elements = gradients.iter_mut().zip(momentum).zip(parameters);
         if self.config.nesterov {
             for ((gradient, b), p) in elements {
                 let g = *gradient * scale + decay * *p;
                 *b = keep * *b + add * g;
-                *gradient = *p - rate * (g + ahead * *b);
+                *gradient = *p - size * (own * g + ahead * *b);
             }
         } else {
             for ((gradient, b), p) in elements {
                 let g = *gradient * scale + decay * *p;
                 *b = keep * *b + add * g;
-                *gradient = *p - rate * *b;
+                *gradient = *p - size * *b;
             }
         }
     }
@@ -220,17 +273,14 @@ impl Kernel<1> for Step {
         [momentum]: [Tensor<1>; 1],
     ) -> (Tensor<1>, [Tensor<1>; 1]) {
         let gradients = self.decayed(&parameters, gradients);
-        let momentum = if self.first {
-            gradients.clone()
-        } else {
-            momentum.mul_scalar(self.config.momentum)
-                + gradients.clone().mul_scalar(1.0 - self.config.dampening)
-        };
+        let Factors { keep, add, own, ahead, size } = self.factors();
+        let added = gradients.clone().mul_scalar(add);
+        let momentum = if self.first { added } else { momentum.mul_scalar(keep) + added };
         let direction = if self.config.nesterov {
-            gradients + momentum.clone().mul_scalar(self.config.momentum)
+            gradients.mul_scalar(own) + momentum.clone().mul_scalar(ahead)
         } else {
             momentum.clone()
         };
-        (parameters - direction.mul_scalar(self.rate), [momentum])
+        (parameters - direction.mul_scalar(size), [momentum])
     }
 }

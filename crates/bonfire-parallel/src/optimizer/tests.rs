@@ -26,9 +26,20 @@ fn values(tensor: &Tensor<1>) -> Vec<f32> {
 
 /// Runs some steps with gradients that depend on the parameters.
 fn run(optimizer: &mut dyn FlatOptimizer, rates: &[Option<f64>], steps: usize) -> Tensor<1> {
+    run_with(optimizer, |_| rates.to_vec(), [None; 2], steps).unwrap()
+}
+
+/// The same with rates that depend on the step, and weight decay by segment.
+fn run_with(
+    optimizer: &mut dyn FlatOptimizer,
+    rates: impl Fn(usize) -> Vec<Option<f64>>,
+    decays: [Option<f64>; 2],
+    steps: usize,
+) -> Result<Tensor<1>, ParallelError> {
     let segments = segments();
     let mut parameters = flat(|k| k / 4.0 - 1.1);
     for step in 0..steps {
+        let rates = &rates(step);
         let gradients = parameters.clone().sin().add_scalar(step as f32 / 10.0).mul_scalar(2.0);
         let update = FlatUpdate {
             parameters: &parameters,
@@ -36,10 +47,11 @@ fn run(optimizer: &mut dyn FlatOptimizer, rates: &[Option<f64>], steps: usize) -
             gradient_scale: 0.5,
             segments: &segments,
             rates,
+            decays: &decays,
         };
-        parameters = optimizer.step(0, update).unwrap();
+        parameters = optimizer.step(0, update)?;
     }
-    parameters
+    Ok(parameters)
 }
 
 fn assert_near(a: &Tensor<1>, b: &Tensor<1>) {
@@ -150,4 +162,91 @@ fn a_parameter_first_used_late_is_updated_like_one_used_first() {
         let late = run(restored.as_mut(), &EQUAL, 1);
         assert_eq!(values(&late)[3..8], values(&first)[3..8]);
     }
+}
+
+#[test]
+fn a_segment_decays_as_its_group_says() {
+    type Make = fn(f64) -> Box<dyn FlatOptimizer>;
+    let optimizers: [Make; 4] = [
+        |decay| Box::new(SgdConfig::new().with_weight_decay(decay).init().unwrap()),
+        |decay| {
+            let config = SgdConfig::new().with_momentum(0.9).with_weight_decay(decay);
+            Box::new(config.init().unwrap())
+        },
+        |decay| Box::new(AdamConfig::new().with_weight_decay(decay).init().unwrap()),
+        |decay| Box::new(AdamWConfig::new().with_weight_decay(decay).init().unwrap()),
+    ];
+    for make in optimizers {
+        let rates = |_| EQUAL.to_vec();
+        let mixed = run_with(make(0.3).as_mut(), rates, [Some(0.0), None], 4).unwrap();
+        let (without, with) =
+            (run(make(0.0).as_mut(), &EQUAL, 4), run(make(0.3).as_mut(), &EQUAL, 4));
+        assert_eq!(values(&mixed)[..3], values(&without)[..3]);
+        assert_eq!(values(&mixed)[3..8], values(&with)[3..8]);
+        assert_ne!(values(&without)[..8], values(&with)[..8]);
+    }
+    let mut burns = BurnOptimizer::new(burn::optim::AdamWConfig::new().build());
+    let error = run_with(&mut burns, |_| EQUAL.to_vec(), [None, Some(0.0)], 1).unwrap_err();
+    assert!(error.to_string().contains("weight decay by parameter group (\"a\""), "{error}");
+}
+
+/// Momentum with the rate inside the buffer, by hand; `correct` multiplies the buffer by new / old
+/// rate where the rate changes (Goyal et al., equation 10 and remark 2).
+fn rate_inside_the_buffer(rates: &[f64], momentum: f64, correct: bool, nesterov: bool) -> Vec<f32> {
+    let mut p: Vec<f64> = values(&flat(|k| k / 4.0 - 1.1)).into_iter().map(f64::from).collect();
+    let mut v = vec![0.0; p.len()];
+    for (step, rate) in rates.iter().enumerate() {
+        let old = if step == 0 { *rate } else { rates[step - 1] };
+        let keep = if correct { momentum * rate / old } else { momentum };
+        for (p, v) in p.iter_mut().zip(&mut v) {
+            let gradient = p.sin() + step as f64 / 10.0;
+            *v = keep * *v + rate * gradient;
+            *p -= if nesterov { rate * gradient + momentum * *v } else { *v };
+        }
+    }
+    p.into_iter().map(|value| value as f32).collect()
+}
+
+#[test]
+fn momentum_is_corrected_where_the_rate_changes_unless_it_is_asked_not_to() {
+    let rates = [0.1, 0.1, 0.2, 0.2, 0.02];
+    for nesterov in [false, true] {
+        let run = |correction: bool| {
+            let config = SgdConfig::new().with_momentum(0.9).with_nesterov(nesterov);
+            let mut sgd = config.with_momentum_correction(correction).init().unwrap();
+            let rates = |step: usize| vec![Some(rates[step]); 2];
+            run_with(&mut sgd, rates, [None; 2], 5).unwrap()
+        };
+        let near = |got: &Tensor<1>, expected: &[f32]| {
+            let pairs = values(got).into_iter().zip(expected).take(8);
+            pairs.fold(0f32, |most, (got, expected)| most.max((got - expected).abs()))
+        };
+        let corrected = rate_inside_the_buffer(&rates, 0.9, true, nesterov);
+        let uncorrected = rate_inside_the_buffer(&rates, 0.9, false, nesterov);
+        assert!(near(&run(true), &corrected) < 2e-6);
+        assert!(near(&run(false), &uncorrected) < 2e-6);
+        assert!(near(&run(true), &uncorrected) > 1e-2, "the two differ");
+    }
+}
+
+#[test]
+fn momentum_can_change_between_steps() {
+    // The same as another optimizer from the first step on.
+    let mut changed = SgdConfig::new().init().unwrap();
+    changed.set_momentum(0.9).unwrap();
+    let mut fixed = SgdConfig::new().with_momentum(0.9).init().unwrap();
+    assert_eq!(
+        values(&run(&mut changed, &EQUAL, 3))[..8],
+        values(&run(&mut fixed, &EQUAL, 3))[..8]
+    );
+    let mut changed = AdamWConfig::new().init().unwrap();
+    changed.set_momentum(0.5).unwrap();
+    let mut fixed = AdamWConfig::new().with_betas(0.5, 0.999).init().unwrap();
+    assert_eq!(
+        values(&run(&mut changed, &EQUAL, 3))[..8],
+        values(&run(&mut fixed, &EQUAL, 3))[..8]
+    );
+    assert!(changed.set_momentum(1.0).unwrap_err().to_string().contains("betas = 1"));
+    let mut burns = BurnOptimizer::new(burn::optim::AdamWConfig::new().build());
+    assert!(burns.set_momentum(0.9).is_err());
 }

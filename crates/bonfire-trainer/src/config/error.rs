@@ -46,7 +46,10 @@ impl ConfigError {
     }
 
     /// Turns "no problems" into `Ok(value)`.
-    pub(super) fn check<T>(value: T, problems: Vec<Problem>) -> Result<T, Self> {
+    ///
+    /// # Errors
+    /// All of `problems`, if there are any.
+    pub fn check<T>(value: T, problems: Vec<Problem>) -> Result<T, Self> {
         if problems.is_empty() { Ok(value) } else { Err(Self { problems }) }
     }
 }

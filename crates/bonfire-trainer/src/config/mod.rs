@@ -23,6 +23,7 @@ mod distributed;
 mod error;
 mod optimizer;
 mod overrides;
+mod parameter_groups;
 mod plan;
 mod precision;
 mod resolve;
@@ -44,9 +45,13 @@ pub use optimizer::OptimizerPlan;
 pub use plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 pub use precision::PrecisionPlan;
 pub use run_config::RunConfig;
-pub use schedule::{Schedule, SchedulePlan};
+pub use schedule::{
+    Course, Landmark, LrScaling, OneCycle, ReduceOnPlateau, RunLength, ScalingRule, Schedule,
+    SchedulePlan, Warmup, WarmupLength,
+};
 pub use sections::{
-    CheckpointSection, ClipSection, DataKind, DataSection, LogSection, ModelSection, Normalize,
-    OptimizerKind, OptimizerSection, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind,
-    ScheduleSection, TrainSection, TransformsSection,
+    AnnealStrategy, CheckpointSection, ClipSection, DataKind, DataSection, GroupKind, GroupSection,
+    LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection, PlateauMode,
+    PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection, StepUnit,
+    ThresholdMode, TrainSection, TransformsSection,
 };

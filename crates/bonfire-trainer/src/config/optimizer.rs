@@ -19,6 +19,9 @@ pub enum OptimizerPlan {
         weight_decay: f64,
         /// Nesterov momentum.
         nesterov: bool,
+        /// Whether momentum follows a change of the rate at once; see
+        /// [`Sgd`](bonfire_parallel::Sgd).
+        momentum_correction: bool,
     },
     /// Adam with weight decay as an L2 penalty, as `torch.optim.Adam`.
     Adam {
@@ -52,6 +55,15 @@ impl OptimizerPlan {
         }
     }
 
+    /// Returns the weight decay, where no group of parameters sets another.
+    pub fn weight_decay(&self) -> f64 {
+        match *self {
+            Self::Sgd { weight_decay, .. }
+            | Self::Adam { weight_decay, .. }
+            | Self::AdamW { weight_decay, .. } => weight_decay,
+        }
+    }
+
     fn kind(self) -> OptimizerKind {
         match self {
             Self::Sgd { .. } => OptimizerKind::Sgd,
@@ -63,15 +75,18 @@ impl OptimizerPlan {
     /// Writes the settings back into a section, every key of the kind given.
     pub(super) fn to_section(self) -> OptimizerSection {
         match self {
-            Self::Sgd { lr, momentum, dampening, weight_decay, nesterov } => OptimizerSection {
-                kind: Some(OptimizerKind::Sgd),
-                lr: Some(lr),
-                momentum: Some(momentum),
-                dampening: Some(dampening),
-                weight_decay: Some(weight_decay),
-                nesterov: Some(nesterov),
-                ..OptimizerSection::default()
-            },
+            Self::Sgd { lr, momentum, dampening, weight_decay, nesterov, momentum_correction } => {
+                OptimizerSection {
+                    kind: Some(OptimizerKind::Sgd),
+                    lr: Some(lr),
+                    momentum: Some(momentum),
+                    dampening: Some(dampening),
+                    weight_decay: Some(weight_decay),
+                    nesterov: Some(nesterov),
+                    momentum_correction: Some(momentum_correction),
+                    ..OptimizerSection::default()
+                }
+            }
             Self::Adam { lr, betas, eps, weight_decay }
             | Self::AdamW { lr, betas, eps, weight_decay } => OptimizerSection {
                 kind: Some(self.kind()),
@@ -120,7 +135,8 @@ fn sgd(section: &OptimizerSection, resolver: &mut Resolver<'_>) -> OptimizerPlan
         );
         resolver.reject("optimizer.nesterov", message);
     }
-    OptimizerPlan::Sgd { lr, momentum, dampening, weight_decay, nesterov }
+    let momentum_correction = section.momentum_correction.unwrap_or(true);
+    OptimizerPlan::Sgd { lr, momentum, dampening, weight_decay, nesterov, momentum_correction }
 }
 
 /// Learning rate, betas, eps and weight decay.
@@ -148,6 +164,7 @@ fn reject_foreign(section: &OptimizerSection, kind: OptimizerKind, resolver: &mu
         ("momentum", section.momentum.is_some() && !sgd, "\"sgd\""),
         ("dampening", section.dampening.is_some() && !sgd, "\"sgd\""),
         ("nesterov", section.nesterov.is_some() && !sgd, "\"sgd\""),
+        ("momentum_correction", section.momentum_correction.is_some() && !sgd, "\"sgd\""),
         ("betas", section.betas.is_some() && sgd, "\"adam\" and \"adamw\""),
         ("eps", section.eps.is_some() && sgd, "\"adam\" and \"adamw\""),
     ];

@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bonfire_parallel::ParameterGroups;
+
 use super::clip;
 use super::distributed::DistributedPlan;
 use super::error::ConfigError;
 use super::optimizer::OptimizerPlan;
+use super::parameter_groups;
 use super::precision::PrecisionPlan;
 use super::run_config::RunConfig;
-use super::schedule::{Schedule, SchedulePlan};
+use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
 use super::sections::{
     CheckpointSection, DataKind, DataSection, LogSection, ModelSection, Normalize, TrainSection,
 };
@@ -32,6 +35,8 @@ pub struct Plan {
     pub train: TrainPlan,
     /// The optimizer.
     pub optimizer: OptimizerPlan,
+    /// Parameters with settings of their own.
+    pub parameter_groups: ParameterGroups,
     /// The course of the learning rate.
     pub schedule: SchedulePlan,
     /// Number types of parameters and arithmetic.
@@ -85,7 +90,7 @@ pub enum Budget {
 }
 
 /// How long to train and how often to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainPlan {
     /// When training ends.
     pub budget: Budget,
@@ -97,6 +102,8 @@ pub struct TrainPlan {
     pub check_val_every_n_epochs: u64,
     /// Whether cheap activations are computed again in the backward pass.
     pub gradient_checkpointing: bool,
+    /// Share of the target's probability that a classifier's training loss spreads over all classes.
+    pub label_smoothing: f64,
 }
 
 /// When to save and how much to keep. The end of a run and an interrupt always save.
@@ -143,7 +150,15 @@ impl Plan {
 
     /// Returns the learning rates of a run over `num_samples` training samples.
     pub fn schedule(&self, num_samples: u64) -> Schedule {
-        Schedule::new(self.schedule, self.optimizer.lr(), self.total_steps(num_samples))
+        Schedule::new(&self.schedule, self.optimizer.lr(), self.run_length(num_samples))
+    }
+
+    /// Returns the length of a run over `num_samples` training samples.
+    pub fn run_length(&self, num_samples: u64) -> RunLength {
+        RunLength {
+            steps_per_epoch: self.steps_per_epoch(num_samples),
+            total_steps: self.total_steps(num_samples),
+        }
     }
 
     /// Writes the plan as a configuration with every key given; resolved for the same world
@@ -158,7 +173,10 @@ impl Plan {
             },
             data: self.data_section(),
             train: self.train_section(),
-            optimizer: self.optimizer.to_section(),
+            optimizer: parameter_groups::write_into(
+                &self.parameter_groups,
+                self.optimizer.to_section(),
+            ),
             schedule: self.schedule.to_section(),
             precision: self.precision.to_section(),
             clip: clip::to_section(self.clip),
@@ -181,7 +199,13 @@ impl Plan {
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         let body = self.to_run_config().to_toml()?;
         let (ranks, samples) = (self.world_size, self.data.global_batch_size);
-        Ok(format!("# Resolved for {ranks} rank(s): {samples} samples per optimizer step.\n{body}"))
+        let scaled = match self.schedule.scaling {
+            LrScaling::None => String::new(),
+            scaling => format!("# The learning rates below are multiplied ({scaling}).\n"),
+        };
+        Ok(format!(
+            "# Resolved for {ranks} rank(s): {samples} samples per optimizer step.\n{scaled}{body}"
+        ))
     }
 
     fn data_section(&self) -> DataSection {
@@ -209,6 +233,7 @@ impl Plan {
             log_every_n_steps: Some(self.train.log_every_n_steps),
             check_val_every_n_epochs: Some(self.train.check_val_every_n_epochs),
             gradient_checkpointing: Some(self.train.gradient_checkpointing),
+            label_smoothing: Some(self.train.label_smoothing),
         }
     }
 }

@@ -9,10 +9,11 @@ use super::clip;
 use super::distributed;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
+use super::parameter_groups;
 use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 use super::precision;
 use super::run_config::RunConfig;
-use super::schedule::{self, SchedulePlan};
+use super::schedule::{self, Surroundings};
 use super::sections::{DataKind, Normalize};
 use super::source::Source;
 
@@ -47,12 +48,20 @@ impl Resolver<'_> {
         let train = self.train(config);
         let optimizer = optimizer::resolve(&config.optimizer, self);
         let seed = self.seed(config);
+        let data = self.data(config, world_size.max(1), train.accumulate_grad_batches);
+        let around = Surroundings {
+            lr: optimizer.lr(),
+            global_batch_size: data.global_batch_size,
+            budget: train.budget,
+            check_val_every_n_epochs: train.check_val_every_n_epochs,
+        };
         Plan {
             name: self.name(config, &model.kind),
             seed,
             world_size,
-            data: self.data(config, world_size.max(1), train.accumulate_grad_batches),
-            schedule: self.schedule(config, optimizer.lr(), train.budget),
+            data,
+            parameter_groups: parameter_groups::resolve(&config.optimizer, self),
+            schedule: schedule::resolve(&config.schedule, &around, self),
             precision: precision::resolve(&config.precision, self),
             clip: clip::resolve(&config.clip, self),
             distributed: distributed::resolve(&config.distributed, seed, self),
@@ -108,7 +117,13 @@ impl Resolver<'_> {
             log_every_n_steps: self.one_or_more("train.log_every_n_steps", log_every),
             check_val_every_n_epochs: train.check_val_every_n_epochs.unwrap_or(1),
             gradient_checkpointing: train.gradient_checkpointing.unwrap_or(false),
+            label_smoothing: self.label_smoothing(train.label_smoothing.unwrap_or(0.0)),
         }
+    }
+
+    fn label_smoothing(&mut self, value: f64) -> f64 {
+        let ok = (0.0..=1.0).contains(&value);
+        self.check("train.label_smoothing", value, ok, "must be from 0 to 1")
     }
 
     fn data(&mut self, config: &RunConfig, world_size: usize, accumulate: usize) -> DataPlan {
@@ -158,16 +173,6 @@ impl Resolver<'_> {
             self.reject("data.global_batch_size", message);
         }
         (global / shares, global)
-    }
-
-    fn schedule(&mut self, config: &RunConfig, lr: f64, budget: Budget) -> SchedulePlan {
-        let plan = schedule::resolve(&config.schedule, lr, self);
-        if let Budget::Steps(steps) = budget {
-            let fits = plan.warmup_steps <= steps;
-            let remedy = format!("must not be above train.max_steps = {steps}");
-            self.check("schedule.warmup_steps", plan.warmup_steps, fits, &remedy);
-        }
-        plan
     }
 
     fn checkpoint(&mut self, config: &RunConfig) -> CheckpointPlan {

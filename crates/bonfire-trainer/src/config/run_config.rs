@@ -129,8 +129,8 @@ impl RunConfig {
     ///
     /// A value is TOML (`0.1`, `true`, `[0.9, 0.99]`), or else a string. A dotted key makes the
     /// tables on its way. Of two keys that exclude each other (`train.max_epochs` and
-    /// `train.max_steps`, `data.batch_size` and `data.global_batch_size`), an override takes the
-    /// place of the other one.
+    /// `train.max_steps`, `data.batch_size` and `data.global_batch_size`, `schedule.warmup_steps` and
+    /// `schedule.warmup_epochs`), an override takes the place of the other one.
     ///
     /// # Errors
     /// Happens when an override has no `=`, sets a key under something that is no table, or

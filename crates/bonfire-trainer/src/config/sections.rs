@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::choice::choice;
+use super::schedule::ScalingRule;
 
 choice! {
     /// Format of the data set.
@@ -31,8 +32,68 @@ choice! {
     ScheduleKind {
         /// Stays at the optimizer's rate.
         Constant = "constant",
+        /// Falls by a factor in equal distances.
+        Step = "step",
+        /// Falls by a factor at given places.
+        MultiStep = "multi_step",
         /// Falls along half a cosine to `min_lr` at the last step.
         Cosine = "cosine",
+        /// Falls along a power to `min_lr` at the last step.
+        Polynomial = "polynomial",
+        /// Rises, then falls far below where it began, with momentum the other way round.
+        OneCycle = "one_cycle",
+        /// Falls by a factor when a validation figure no longer improves.
+        ReduceOnPlateau = "reduce_on_plateau",
+    }
+}
+
+choice! {
+    /// What places on the course of the learning rate are counted in.
+    StepUnit {
+        /// Passes over the training data.
+        Epoch = "epoch",
+        /// Optimizer steps.
+        Step = "step",
+    }
+}
+
+choice! {
+    /// Shape of rise and fall of one cycle.
+    AnnealStrategy {
+        /// Half a cosine.
+        Cos = "cos",
+        /// A straight line.
+        Linear = "linear",
+    }
+}
+
+choice! {
+    /// Which values of a figure are better.
+    PlateauMode {
+        /// Lower ones.
+        Min = "min",
+        /// Higher ones.
+        Max = "max",
+    }
+}
+
+choice! {
+    /// How far a figure has to be from its best value to be better.
+    ThresholdMode {
+        /// By a fraction of the best value.
+        Rel = "rel",
+        /// By a difference.
+        Abs = "abs",
+    }
+}
+
+choice! {
+    /// Parameters by what they do in their layer.
+    GroupKind {
+        /// Scale and shift of normalisations (`gamma` and `beta`).
+        Norm = "norm",
+        /// Parameters called `bias`.
+        Bias = "bias",
     }
 }
 
@@ -126,6 +187,10 @@ pub struct TrainSection {
     /// Computes cheap activations again in the backward pass instead of keeping them; default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gradient_checkpointing: Option<bool>,
+    /// Share of the target's probability that a classifier's training loss spreads over all classes,
+    /// in [0, 1]; default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_smoothing: Option<f64>,
 }
 
 /// `[optimizer]`: PyTorch's names and defaults.
@@ -156,23 +221,125 @@ pub struct OptimizerSection {
     /// Term added to the denominator (`adam`, `adamw`); default 1e-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
+    /// Whether momentum follows a change of the rate at once (`sgd`); default true, as in PyTorch;
+    /// false keeps the rate inside the momentum, as Keras and Caffe do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum_correction: Option<bool>,
+    /// Whether parameters of at most one dimension have no weight decay unless their group sets one;
+    /// default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_decay_on_norms_and_biases: Option<bool>,
+    /// Parameters with settings of their own; each belongs to the first group that selects it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<GroupSection>>,
 }
 
-/// `[schedule]`: course of the learning rate over optimizer steps.
+/// `[[optimizer.groups]]`: parameters with settings of their own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupSection {
+    /// Pattern of whole module paths: `*` is any characters, `?` one. This or `kind` is required.
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// What the parameters do, `"norm"` or `"bias"`, instead of `match`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<GroupKind>,
+    /// What the learning rate is multiplied by; default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_factor: Option<f64>,
+    /// Weight decay; default: the optimizer's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+}
+
+/// `[schedule]`: course of the learning rate over optimizer steps, with the names and defaults of
+/// `torch.optim.lr_scheduler`. A key that names kinds in brackets is one of theirs only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleSection {
-    /// Course after the warm-up, `"constant"` or `"cosine"`; default `"constant"`.
+    /// Course after the warm-up; default `"constant"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<ScheduleKind>,
+    /// How `optimizer.lr` (and `max_lr`) grows with the global batch: `"none"`, `"linear"`, `"sqrt"` or a
+    /// factor; default `"none"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<ScalingRule>,
+    /// Global batch size that the rate was chosen for; required by `"linear"` and `"sqrt"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_batch_size: Option<usize>,
     /// Optimizer steps of linear warm-up; default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_steps: Option<u64>,
+    /// Epochs of linear warm-up, fractions allowed, instead of `warmup_steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<f64>,
     /// Fraction of the rate at which the warm-up starts, in (0, 1]; default 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_start_factor: Option<f64>,
-    /// Rate at the end (`cosine`); default 0.
+    /// Unit of `step_size` and `milestones` (`step`, `multi_step`); default `"epoch"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<StepUnit>,
+    /// Units between two falls of the rate (`step`); required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_size: Option<u64>,
+    /// Units, from the start of the run, at which the rate falls (`multi_step`); required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub milestones: Option<Vec<u64>>,
+    /// What the rate is multiplied by at each fall (`step`, `multi_step`), in (0, 1]; default 0.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gamma: Option<f64>,
+    /// Exponent of the fall (`polynomial`); default 1, a straight line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<f64>,
+    /// Rate at the end (`cosine`, `polynomial`), or below which it never falls
+    /// (`reduce_on_plateau`); default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_lr: Option<f64>,
+    /// Highest rate (`one_cycle`); default `optimizer.lr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lr: Option<f64>,
+    /// Share of the run in which the rate rises (`one_cycle`), in [0, 1]; default 0.3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pct_start: Option<f64>,
+    /// Highest rate over first rate (`one_cycle`); default 25.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub div_factor: Option<f64>,
+    /// First rate over last rate (`one_cycle`); default 10000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_div_factor: Option<f64>,
+    /// Shape of rise and fall (`one_cycle`); default `"cos"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anneal_strategy: Option<AnnealStrategy>,
+    /// Whether momentum (Adam: the first beta) falls where the rate rises (`one_cycle`); default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cycle_momentum: Option<bool>,
+    /// Lowest momentum (`one_cycle`), in [0, 1); default 0.85.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_momentum: Option<f64>,
+    /// Highest momentum (`one_cycle`), in [0, 1); default 0.95.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_momentum: Option<f64>,
+    /// Validation figure that is watched (`reduce_on_plateau`); default `"loss"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// Which values of the figure are better (`reduce_on_plateau`); default `"min"` for the loss, required
+    /// for any other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PlateauMode>,
+    /// What the rate is multiplied by on a plateau (`reduce_on_plateau`), in (0, 1); default 0.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+    /// Validations without improvement that are tolerated (`reduce_on_plateau`); default 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<u64>,
+    /// What counts as an improvement (`reduce_on_plateau`); default 1e-4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<f64>,
+    /// Whether `threshold` is a fraction of the best value or a difference to it
+    /// (`reduce_on_plateau`); default `"rel"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold_mode: Option<ThresholdMode>,
+    /// Validations after a fall that do not count (`reduce_on_plateau`); default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cooldown: Option<u64>,
 }
 
 /// `[precision]`: number types.

@@ -49,8 +49,8 @@ impl Source {
 
     /// Forgets `key` and all that lies beneath it.
     pub(super) fn forget(&mut self, key: &str) {
-        let beneath = format!("{key}.");
-        self.places.retain(|place, _| place != key && !place.starts_with(&beneath));
+        let beneath = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+        self.places.retain(|place, _| !place.strip_prefix(key).is_some_and(beneath));
     }
 
     /// Makes a problem located where `key`, or the nearest table around it, was written.
@@ -85,8 +85,14 @@ impl Source {
     }
 
     fn record_value(&mut self, path: &str, text: &str, value: &Spanned<DeValue<'_>>) {
-        if let DeValue::Table(table) = value.get_ref() {
-            self.record_table(path, text, table);
+        match value.get_ref() {
+            DeValue::Table(table) => self.record_table(path, text, table),
+            DeValue::Array(elements) => {
+                for (index, element) in elements.iter().enumerate() {
+                    self.record_value(&format!("{path}[{index}]"), text, element);
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::distributed::{DistributedSection, LocalSgdSection};
 use super::error::Problem;
 use super::sections::{
-    CheckpointSection, ClipSection, DataSection, LogSection, ModelSection, Normalize,
+    CheckpointSection, ClipSection, DataSection, GroupSection, LogSection, ModelSection, Normalize,
     OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
     TransformsSection,
 };
@@ -136,6 +136,7 @@ const SECTIONS: &[(&str, Names)] = &[
     ("data.transforms", field_names::<TransformsSection>),
     ("train", field_names::<TrainSection>),
     ("optimizer", field_names::<OptimizerSection>),
+    ("optimizer.groups", field_names::<GroupSection>),
     ("schedule", field_names::<ScheduleSection>),
     ("precision", field_names::<PrecisionSection>),
     ("clip", field_names::<ClipSection>),
@@ -152,6 +153,7 @@ fn section_names() -> Vec<&'static str> {
 }
 
 fn names_in(section: &str) -> &'static [&'static str] {
+    let section = section.split('[').next().unwrap_or(section);
     SECTIONS.iter().find(|(name, _)| *name == section).map_or(&[], |(_, names)| names())
 }
 
@@ -165,8 +167,14 @@ fn ignored_keys(path: &serde_ignored::Path<'_>) -> Vec<String> {
             keys.push(key.clone());
             keys
         }
-        Path::Seq { parent, .. }
-        | Path::Some { parent }
+        Path::Seq { parent, index } => {
+            let mut keys = ignored_keys(parent);
+            if let Some(last) = keys.last_mut() {
+                last.push_str(&format!("[{index}]"));
+            }
+            keys
+        }
+        Path::Some { parent }
         | Path::NewtypeStruct { parent }
         | Path::NewtypeVariant { parent } => ignored_keys(parent),
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Budget, ConfigError, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig};
 use bonfire_amp::{Clip, MixedPrecision, NormType};
-use bonfire_parallel::{Compression, ZeroStage};
+use bonfire_parallel::{Compression, ParameterGroup, ParameterGroups, Select, ZeroStage};
 
 const MINIMAL: &str = r#"
 [model]
@@ -63,6 +63,7 @@ fn fills_in_the_documented_defaults() {
         dampening: 0.0,
         weight_decay: 0.0,
         nesterov: false,
+        momentum_correction: true,
     };
     assert_eq!(plan.optimizer, sgd);
 }
@@ -507,6 +508,196 @@ fn agreement_ignores_paths_and_per_rank_values_only() {
         (first.0.0.as_str(), first.0.1.as_str(), first.1.1.as_str()),
         ("optimizer.lr", "0.001", "0.5")
     );
+}
+
+#[test]
+fn a_scaled_rate_is_scaled_once_however_often_the_plan_is_written() {
+    let keys = ["schedule.scaling=linear", "schedule.base_batch_size=16", "optimizer.lr=0.1"];
+    let mut last = plan(&keys, 2).unwrap();
+    for _ in 0..3 {
+        near(last.schedule(640).lr(0), 0.1 * 64.0 / 16.0);
+        last = Plan::resolve(&read(&last.to_toml().unwrap()).unwrap(), 2).unwrap();
+    }
+    let written = last.to_toml().unwrap();
+    assert!(written.contains("# The learning rates below are multiplied (linear: 64 / 16 = 4)."));
+    // The same file for another number of ranks follows the rule.
+    let again = Plan::resolve(&read(&written).unwrap(), 4).unwrap();
+    near(again.schedule(640).lr(0), 0.1 * 128.0 / 16.0);
+
+    let rate = |scaling: &str, keys: &[&str]| {
+        let scaling = format!("schedule.scaling={scaling}");
+        let keys = [&["optimizer.lr=0.1", scaling.as_str()], keys].concat();
+        plan(&keys, 2).unwrap().schedule(640).lr(0)
+    };
+    near(rate("sqrt", &["schedule.base_batch_size=16"]), 0.2);
+    near(rate("none", &[]), 0.1);
+    near(rate("3", &[]), 0.3);
+    near(rate("0.5", &[]), 0.05);
+    let cycle = ["schedule.kind=one_cycle", "schedule.max_lr=5", "schedule.div_factor=10"];
+    near(rate("2", &cycle), 1.0);
+}
+
+#[track_caller]
+fn near(a: f64, b: f64) {
+    assert!((a - b).abs() < 1e-12, "{a} is not {b}");
+}
+
+#[test]
+fn every_schedule_is_written_and_read_again() {
+    let kinds: [&[&str]; 7] = [
+        &["kind=constant", "warmup_epochs=0.5"],
+        &["kind=step", "step_size=3"],
+        &["kind=multi_step", "milestones=[3, 5]", "unit=step", "gamma=0.5"],
+        &["kind=cosine", "scaling=0.5"],
+        &["kind=polynomial", "power=2", "min_lr=1e-5"],
+        &["kind=one_cycle", "cycle_momentum=false"],
+        &["kind=reduce_on_plateau", "metric=accuracy", "mode=max"],
+    ];
+    for keys in kinds {
+        let keys: Vec<String> = keys.iter().map(|key| format!("schedule.{key}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let plan = plan(&keys, 1).unwrap();
+        let written = plan.to_toml().unwrap();
+        assert_eq!(Plan::resolve(&read(&written).unwrap(), 1).unwrap(), plan, "{written}");
+    }
+}
+
+#[test]
+fn impossible_schedules_are_reported_with_all_that_is_wrong() {
+    rejects(
+        &["schedule.kind=step", "schedule.gamma=0", "schedule.min_lr=0.1", "optimizer.lr=-1"],
+        1,
+        &[
+            "optimizer.lr = -1: must be 0 or more",
+            "schedule.min_lr is a key of kind \"cosine\", \"polynomial\", \"reduce_on_plateau\", \
+             not of \"step\"; remove it",
+            "schedule.step_size is missing: set it to the epochs between two falls of the rate",
+            "schedule.gamma = 0: must be above 0 and at most 1",
+        ],
+    );
+    rejects(
+        &[
+            "schedule.kind=multi_step",
+            "schedule.milestones=[5, 5]",
+            "schedule.gamma=1.5",
+            "schedule.warmup_epochs=20",
+            "schedule.scaling=linear",
+        ],
+        1,
+        &[
+            "schedule.base_batch_size is missing: set it to the global batch size that optimizer.lr \
+             was chosen for, which scaling \"linear\" starts from",
+            "schedule.warmup_epochs = 20: must not be above train.max_epochs = 10",
+            "schedule.milestones = [5, 5]: must begin at 1 or later and increase",
+            "schedule.gamma = 1.5: must be above 0 and at most 1",
+        ],
+    );
+    rejects(
+        &[
+            "schedule.kind=one_cycle",
+            "schedule.max_lr=nan",
+            "schedule.warmup_steps=5",
+            "schedule.pct_start=2",
+            "schedule.base_momentum=0.99",
+        ],
+        1,
+        &[
+            "schedule.warmup_steps: kind \"one_cycle\" warms up by itself (pct_start); remove it",
+            "schedule.pct_start = 2: must be from 0 to 1",
+            "schedule.max_lr = NaN: must be above 0",
+            "schedule.base_momentum = 0.99: must not be above schedule.max_momentum = 0.95",
+        ],
+    );
+    rejects(
+        &[
+            "schedule.kind=reduce_on_plateau",
+            "schedule.metric=accuracy",
+            "schedule.factor=1",
+            "train.check_val_every_n_epochs=0",
+            "train.label_smoothing=1.5",
+        ],
+        1,
+        &[
+            "train.label_smoothing = 1.5: must be from 0 to 1",
+            "schedule.mode is missing: set it to \"min\" or \"max\", whether lower or higher \
+             \"accuracy\" is better",
+            "schedule.factor = 1: must be above 0 and below 1",
+            "schedule.kind = \"reduce_on_plateau\": watches validations, and \
+             train.check_val_every_n_epochs = 0 makes none before the end; set it to 1",
+        ],
+    );
+    let error = plan(&["schedule.scaling=quadratic", "schedule.unit=batch"], 1).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("\"quadratic\" is not one of \"none\", \"linear\", \"sqrt\""),
+        "{error}"
+    );
+    assert!(error.contains("\"batch\" is not one of \"epoch\", \"step\""), "{error}");
+}
+
+#[test]
+fn a_scaled_rate_is_the_limit_of_the_lowest() {
+    let keys = [
+        "optimizer.lr=0.1",
+        "schedule.kind=cosine",
+        "schedule.min_lr=0.3",
+        "schedule.scaling=linear",
+        "schedule.base_batch_size=8",
+    ];
+    assert!(plan(&keys, 1).is_ok());
+    let error = plan(&keys[..3], 1).unwrap_err().to_string();
+    assert!(
+        error.contains("schedule.min_lr = 0.3: must be from 0 to optimizer.lr = 0.1"),
+        "{error}"
+    );
+}
+
+const GROUPS: &str = r#"
+no_decay_on_norms_and_biases = true
+[[optimizer.groups]]
+match = "head.*"
+lr_factor = 10
+[[optimizer.groups]]
+kind = "norm"
+weight_decay = 0.5
+"#;
+
+#[test]
+fn parameter_groups_reach_the_data_parallel_layer() {
+    let config = read(&format!("{MINIMAL}{GROUPS}")).unwrap();
+    let plan = Plan::resolve(&config, 2).unwrap();
+    let groups = ParameterGroups::new()
+        .with_group(ParameterGroup::matching("head.*").with_lr_factor(10.0))
+        .with_group(ParameterGroup::new(Select::Norm).with_weight_decay(0.5))
+        .with_no_decay_on_norms_and_biases(true);
+    assert_eq!(crate::TrainerConfig::from_plan(&plan).parallel.parameter_groups, groups);
+    let written = plan.to_toml().unwrap();
+    assert_eq!(Plan::resolve(&read(&written).unwrap(), 2).unwrap(), plan, "{written}");
+    // A difference between ranks is found before the first step.
+    let entries = plan.agreement_entries();
+    assert!(
+        entries.iter().any(|(key, value)| key == "optimizer.groups" && value.contains("head.*"))
+    );
+}
+
+#[test]
+fn wrong_groups_are_named_with_their_place() {
+    let text = format!(
+        "{MINIMAL}[[optimizer.groups]]\nmatch = \"a\"\nlr_facto = 2\n[[optimizer.groups]]\n\
+         kind = \"bias\"\nmatch = \"b\"\nlr_factor = -1\n[[optimizer.groups]]\nweight_decay = 0\n"
+    );
+    let mut found = lines(&read(&text).unwrap_err());
+    found.sort();
+    let expected = [
+        "test.toml:10: unknown key \"optimizer.groups[0].lr_facto\"; did you mean \"lr_factor\"?",
+        "test.toml:13: optimizer.groups[1].match = \"b\" and optimizer.groups[1].kind = \"bias\" \
+         exclude each other: remove one",
+        "test.toml:14: optimizer.groups[1].lr_factor = -1: must be 0 or more",
+        "test.toml:8: optimizer.groups[0] changes nothing: give it lr_factor or weight_decay",
+        "test.toml:8: optimizer.groups[2].match is missing: set it to a pattern of module paths, or \
+         set kind to \"norm\" or \"bias\"",
+    ];
+    assert_eq!(found, expected);
 }
 
 #[derive(Debug, PartialEq, Deserialize)]

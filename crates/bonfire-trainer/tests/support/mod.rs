@@ -26,6 +26,7 @@ pub const SGD: OptimizerPlan = OptimizerPlan::Sgd {
     dampening: 0.0,
     weight_decay: 0.0,
     nesterov: false,
+    momentum_correction: true,
 };
 
 /// Points, all of them different.

@@ -1,0 +1,59 @@
+//! What is known of a run only with its data and its model, before it begins.
+
+use bonfire_parallel::{ParallelError, ParameterSettings};
+use bonfire_tensor::parameters::ParameterSpec;
+use bonfire_trainer::config::{ConfigError, Plan, Problem, RunConfig, RunLength, WarmupLength};
+use bonfire_trainer::{TrainError, TrainerConfig};
+
+/// What a run's data and model come to.
+pub(crate) struct Survey {
+    pub(crate) train_samples: usize,
+    pub(crate) valid_samples: usize,
+    /// Channels, rows and columns of an image.
+    pub(crate) image: [usize; 3],
+    pub(crate) num_classes: usize,
+    /// The trainable parameters, with what their groups say.
+    pub(crate) parameters: Vec<(ParameterSpec, ParameterSettings)>,
+    pub(crate) length: RunLength,
+}
+
+/// Checks that there is something to train on, and all that a recipe says of its length and its
+/// model's parameters at once. Every rank finds the same.
+pub(crate) fn check(
+    config: &RunConfig,
+    plan: &Plan,
+    samples: usize,
+    trainable: &[ParameterSpec],
+) -> Result<(RunLength, Vec<ParameterSettings>), TrainError> {
+    let ranks = plan.world_size;
+    if samples < ranks {
+        return Err(TrainError::TooFewSamples { split: "training", samples, ranks });
+    }
+    let length = plan.run_length(samples as u64);
+    if length.steps_per_epoch == 0 {
+        return Err(TrainError::NoSteps { samples });
+    }
+    let mut problems = Vec::new();
+    if let Err(error) = TrainerConfig::from_plan(plan).check_schedule(length, true) {
+        let key = match (&error, plan.schedule.warmup.length) {
+            (TrainError::WarmupTooLong { .. }, WarmupLength::Steps(_)) => "schedule.warmup_steps",
+            (TrainError::WarmupTooLong { .. }, WarmupLength::Epochs(_)) => "schedule.warmup_epochs",
+            _ => "schedule",
+        };
+        problems.push(config.problem(key, error.to_string()));
+    }
+    let settings = plan.parameter_groups.settings(trainable).unwrap_or_else(|error| {
+        problems.extend(problems_of_groups(config, error));
+        Vec::new()
+    });
+    Ok(ConfigError::check((length, settings), problems)?)
+}
+
+fn problems_of_groups(config: &RunConfig, error: ParallelError) -> Vec<Problem> {
+    let messages = match error {
+        ParallelError::ParameterGroups { problems } => problems,
+        other => vec![other.to_string()],
+    };
+    let key = "optimizer.groups";
+    messages.iter().map(|message| config.problem(key, format!("{key}: {message}"))).collect()
+}
