@@ -69,10 +69,14 @@ fn table(summary: &Summary, folder: &Path) -> String {
     let share = &summary.time_share;
     // Only where the loss is scaled.
     let skipped = summary.skipped_steps.map_or_else(String::new, |skipped| skipped.to_string());
+    let averages = summary.variants.iter();
+    let averages = averages.map(|v| format!("{} ({})", number(v.valid_accuracy, 4), v.name));
+    let averages = averages.collect::<Vec<_>>().join(", ");
     let rows = [
         ("train loss", number(summary.train_loss, 4)),
         ("test loss", number(summary.valid_loss, 4)),
         ("test accuracy", number(summary.valid_accuracy, 4)),
+        ("accuracy of averages", averages),
         ("images/s (all ranks)", format!("{:.0}", summary.images_per_s)),
         ("epochs / steps", format!("{} / {}", summary.epochs, summary.steps)),
         ("seconds to first step", number(summary.seconds_to_first_step, 2)),

@@ -63,6 +63,9 @@ pub(crate) fn train_model<C: ModelConfig>(
         folder.write_config(&plan.to_toml()?)?;
         trainer = trainer.with_callback(folder.metrics_file()?);
     }
+    if let Some(average) = &plan.average {
+        trainer = trainer.with_callback(average.callback().map_err(TrainError::from)?);
+    }
     let report = trainer.fit(model, &data.train, Some(&data.valid))?;
 
     if let Some(folder) = &folder {
@@ -72,6 +75,9 @@ pub(crate) fn train_model<C: ModelConfig>(
             .map(|seconds| seconds.as_secs_f64());
         let summary = Summary::new(&report, seconds);
         folder.write_model(&report.model, &data.model_toml(model_config, plan)?)?;
+        for variant in &report.variants {
+            folder.write_variant(&report.model, variant)?;
+        }
         folder.write_summary(&summary)?;
         print_table(&summary, folder.path());
     }

@@ -5,6 +5,7 @@
 //! the buckets. See `DataParallel` for the loop.
 
 mod agreement;
+mod average;
 mod bucket;
 mod config;
 mod data_parallel;
@@ -16,6 +17,7 @@ pub mod optimizer;
 mod reducer;
 mod shard;
 
+pub use average::{Averaging, ModelValues, ParameterAverage};
 pub use bucket::{BucketLayout, Segment};
 pub use config::{DataParallelConfig, GradientReduction, Join, LossReduction, ZeroStage};
 pub use data_parallel::{DataParallel, MemoryUse, StepOptions, StepReport};

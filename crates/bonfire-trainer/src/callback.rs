@@ -1,5 +1,6 @@
 use crate::{Metrics, TrainError};
-use bonfire_tensor::state::Stateful;
+use bonfire_parallel::ModelValues;
+use bonfire_tensor::state::{State, Stateful};
 
 /// What is known when a run starts.
 #[derive(Debug, Clone)]
@@ -77,6 +78,18 @@ pub struct EpochEnd {
     pub train: Metrics,
 }
 
+/// Other values for the parameters and buffers of the model that trains: averages, for example.
+///
+/// Validations evaluate the model with them too, and report the figures with the name before
+/// theirs (`ema_loss`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variant {
+    /// A word that file names and figures can bear; each variant of a run has its own.
+    pub name: String,
+    /// Values by module path, in the types of the model. What is not there stays the model's own.
+    pub values: State,
+}
+
 /// Something that follows a run. Called on every rank, in the order in which callbacks were added.
 ///
 /// Methods must not call collectives on the trainer's group unless every rank does. An error ends
@@ -115,6 +128,24 @@ pub trait Callback: Send {
     /// Ends the run.
     fn on_step_end(&mut self, _end: &StepEnd) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    /// After [`on_step_end`](Self::on_step_end), with the values of the model. Not after the local
+    /// steps of [`LocalSgd`](bonfire_parallel::LocalSgd): the values are the same on all ranks.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_values(&mut self, _values: &ModelValues<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Other values to evaluate and to keep beside the model's own. Asked for at each validation and
+    /// at the end; all ranks answer alike.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn variant(&self) -> Result<Option<Variant>, TrainError> {
+        Ok(None)
     }
 
     /// When training figures over all ranks are there.

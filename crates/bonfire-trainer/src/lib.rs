@@ -4,6 +4,7 @@
 //! already), and [`Trainer::fit`] trains it on all ranks of a group.
 
 mod agreement;
+mod average;
 mod batch_source;
 pub mod burn_learner;
 mod callback;
@@ -30,8 +31,9 @@ mod timing;
 mod trainer;
 mod trainer_config;
 
+pub use average::WeightAverage;
 pub use batch_source::BatchSource;
-pub use callback::{Callback, EpochEnd, FitStart, Report, StepEnd};
+pub use callback::{Callback, EpochEnd, FitStart, Report, StepEnd, Variant};
 pub use context::{Context, init, init_with};
 pub use error::TrainError;
 pub use image::{ImageBatch, ImageCollate};
@@ -46,4 +48,4 @@ pub use timing::TimeShare;
 pub use trainer::{FitReport, Trainer};
 pub use trainer_config::TrainerConfig;
 
-pub use bonfire_parallel::LossReduction;
+pub use bonfire_parallel::{LossReduction, ModelValues};

@@ -2,12 +2,12 @@
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError, MODEL_PREFIX, Manifest};
 use crate::config::Budget;
-use crate::evaluate::evaluate;
+use crate::evaluate::{evaluate, evaluate_variant};
 use crate::learnable::{Learnable, StepContext};
 use crate::metrics::Metrics;
 use crate::position::Position;
 use crate::run::Run;
-use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig};
+use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig, Variant};
 use bonfire_amp::GradScaler;
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
@@ -119,11 +119,20 @@ impl<M: Learnable> Run<'_, M> {
             ..self.context(0)
         };
         let model = self.parallel.consensus()?;
-        let metrics = evaluate(&model, valid, &self.control, &context)?;
+        let mut metrics = evaluate(&model, valid, &self.control, &context)?;
+        for variant in self.variants()? {
+            metrics.extend(evaluate_variant(&model, variant, valid, &self.control, &context)?);
+        }
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
         self.adjust_rate(&metrics)?;
         self.valid_metrics = Some(metrics);
         Ok(())
+    }
+
+    /// Other values of the model that callbacks keep.
+    fn variants(&self) -> Result<Vec<Variant>, TrainError> {
+        let variants = self.callbacks.iter().map(|callback| callback.variant());
+        variants.filter_map(Result::transpose).collect()
     }
 
     /// Shows the schedule the figure that it watches, if it watches one.
@@ -277,6 +286,7 @@ impl<M: Learnable> Run<'_, M> {
         self.parallel.agree()?;
         let parameters_xxh3 = self.parallel.fingerprint()?;
         check_fingerprints(&self.control, self.parallel.whole_fingerprint()?)?;
+        let variants = self.variants()?;
         self.notify(|callback| callback.on_fit_end())?;
         // No rank reports success before all of them have come this far.
         self.control.barrier()?;
@@ -284,6 +294,7 @@ impl<M: Learnable> Run<'_, M> {
         let steps = self.position.step.saturating_sub(self.first_step).max(1);
         Ok(FitReport {
             model: self.parallel.model().clone(),
+            variants,
             world_size: self.control.world_size(),
             epochs: self.position.epoch,
             steps: self.position.step,

@@ -39,6 +39,11 @@ impl Metrics {
         self.mean("loss")
     }
 
+    /// Appends figures of other names.
+    pub(crate) fn extend(&mut self, other: Metrics) {
+        self.0.extend(other.0);
+    }
+
     /// Adds the sums and counts of `other`.
     pub(crate) fn add(&mut self, other: &Metrics) {
         for value in &other.0 {

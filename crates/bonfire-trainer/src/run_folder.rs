@@ -6,12 +6,15 @@
 //!   metrics.csv         training reports and validations
 //!   checkpoints/        see the checkpoint module
 //!   model.safetensors   parameters and buffers by module path
+//!   model_ema.safetensors  its averages, where it has any
 //!   model.toml          kind and configuration: enough to make the model again
 //!   summary.json        what the run came to
 //! ```
 
 use crate::checkpoint::write_safetensors;
-use crate::{Callback, FitReport, FitStart, Learnable, Metrics, Report, TimeShare, TrainError};
+use crate::{
+    Callback, FitReport, FitStart, Learnable, Metrics, Report, TimeShare, TrainError, Variant,
+};
 use bonfire_tensor::parameters;
 use serde::Serialize;
 use std::fs::File;
@@ -41,6 +44,8 @@ pub struct Summary {
     pub valid_loss: Option<f64>,
     /// Accuracy of the last validation, between 0 and 1.
     pub valid_accuracy: Option<f64>,
+    /// The same of the values that callbacks keep beside the model's own, averages for example.
+    pub variants: Vec<VariantFigures>,
     /// Training images per second over all ranks.
     pub images_per_s: f64,
     /// From the start of the program to the end of rank 0's first optimizer step.
@@ -59,6 +64,17 @@ pub struct Summary {
     pub stopped: bool,
 }
 
+/// Figures of other values of the model in the last validation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VariantFigures {
+    /// Name of the variant, such as `ema`.
+    pub name: String,
+    /// Mean loss.
+    pub valid_loss: Option<f64>,
+    /// Accuracy, between 0 and 1.
+    pub valid_accuracy: Option<f64>,
+}
+
 /// Bytes that a rank holds from one step to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MemoryBytes {
@@ -73,7 +89,12 @@ pub struct MemoryBytes {
 impl Summary {
     /// Sums up a report; `seconds_to_first_step` is the program's to know.
     pub fn new<M>(report: &FitReport<M>, seconds_to_first_step: Option<f64>) -> Self {
-        let valid = |name| report.valid.as_ref().and_then(|valid| valid.mean(name));
+        let valid = |name: &str| report.valid.as_ref().and_then(|valid| valid.mean(name));
+        let figures = |name: &String| VariantFigures {
+            name: name.clone(),
+            valid_loss: valid(&format!("{name}_loss")),
+            valid_accuracy: valid(&format!("{name}_accuracy")),
+        };
         Self {
             world_size: report.world_size,
             epochs: report.epochs,
@@ -82,6 +103,7 @@ impl Summary {
             train_loss: report.train.loss(),
             valid_loss: valid("loss"),
             valid_accuracy: valid("accuracy"),
+            variants: report.variants.iter().map(|variant| figures(&variant.name)).collect(),
             images_per_s: report.samples_per_second,
             seconds_to_first_step,
             time_share: report.time_share,
@@ -135,6 +157,22 @@ impl RunFolder {
         let state = parameters::read(model, |_| true)?;
         write_safetensors(&self.path.join("model.safetensors"), &state.tensors)?;
         self.write("model.toml", toml.as_bytes())
+    }
+
+    /// Writes a variant of the model as `model_<name>.safetensors`, with the model's own values where
+    /// it has none.
+    ///
+    /// # Errors
+    /// [`TrainError`] naming the file.
+    pub fn write_variant<M: Learnable>(
+        &self,
+        model: &M,
+        variant: &Variant,
+    ) -> Result<(), TrainError> {
+        let mut tensors = parameters::read(model, |_| true)?.tensors;
+        tensors.extend(variant.values.tensors.clone());
+        let name = format!("model_{}.safetensors", variant.name);
+        Ok(write_safetensors(&self.path.join(name), &tensors)?)
     }
 
     /// Writes the summary.
@@ -195,16 +233,7 @@ impl MetricsFile {
         step: u64,
         metrics: &Metrics,
     ) -> Result<(), TrainError> {
-        let names = match &self.names {
-            Some(names) => names.clone(),
-            None => {
-                let names: Vec<String> = metrics.0.iter().map(|value| value.name.clone()).collect();
-                let head = ["phase", "epoch", "step", "learning_rate", "images_per_s"];
-                let head = head.into_iter().map(str::to_string).chain(names.clone());
-                self.write(head.collect())?;
-                self.names.insert(names).clone()
-            }
-        };
+        let names = self.columns(metrics)?;
         let mut row = vec![
             phase.to_string(),
             epoch.to_string(),
@@ -218,6 +247,32 @@ impl MetricsFile {
         self.write(row)
     }
 
+    /// The metric columns, after adding those that `metrics` has first.
+    fn columns(&mut self, metrics: &Metrics) -> Result<Vec<String>, TrainError> {
+        let mut names = self.names.clone().unwrap_or_default();
+        let known = names.len();
+        for value in &metrics.0 {
+            if !names.contains(&value.name) {
+                names.push(value.name.clone());
+            }
+        }
+        if known == 0 && self.names.is_none() {
+            self.write(head(&names))?;
+        } else if known < names.len() {
+            self.widen(&names, names.len() - known)?;
+        }
+        Ok(self.names.insert(names).clone())
+    }
+
+    /// Writes the file anew with more columns, which the rows there are leave empty.
+    fn widen(&mut self, names: &[String], more: usize) -> Result<(), TrainError> {
+        let read = std::fs::read_to_string(&self.path);
+        let text = read.map_err(TrainError::io("reading", &self.path))?;
+        let rows = text.lines().skip(1).map(|line| format!("{line}{}\n", ",".repeat(more)));
+        let text = format!("{}\n{}", head(names).join(","), rows.collect::<String>());
+        std::fs::write(&self.path, text).map_err(TrainError::io("writing", &self.path))
+    }
+
     fn write(&mut self, row: Vec<String>) -> Result<(), TrainError> {
         let io = |error: csv::Error| std::io::Error::other(error.to_string());
         self.writer
@@ -226,6 +281,11 @@ impl MetricsFile {
             .and_then(|()| self.writer.flush())
             .map_err(TrainError::io("writing", &self.path))
     }
+}
+
+fn head(names: &[String]) -> Vec<String> {
+    let fixed = ["phase", "epoch", "step", "learning_rate", "images_per_s"];
+    fixed.into_iter().map(str::to_string).chain(names.iter().cloned()).collect()
 }
 
 impl Callback for MetricsFile {

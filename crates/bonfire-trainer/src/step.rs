@@ -50,7 +50,17 @@ impl<M: Learnable> Run<'_, M> {
             grad_norm: done.grad_norm,
             skipped: done.skipped,
         };
-        self.notify(|callback| callback.on_step_end(&end))
+        self.notify(|callback| callback.on_step_end(&end))?;
+        self.show_values()
+    }
+
+    /// Shows the callbacks the parameters, if they are those of all ranks.
+    fn show_values(&mut self) -> Result<(), TrainError> {
+        if self.callbacks.is_empty() || self.parallel.drifts() {
+            return Ok(());
+        }
+        let values = self.parallel.values();
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_values(&values))
     }
 
     /// Runs a micro-batch forward and backward; the last one of a window communicates.

@@ -6,12 +6,13 @@ use crate::position::Position;
 use crate::precision::Precision;
 use crate::run::Run;
 use crate::timing::StepTimes;
-use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfig};
+use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfig, Variant};
 use crate::{agreement, optimizer};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_nn::{connect_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
+use bonfire_tensor::parameters;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -34,6 +35,8 @@ pub struct Trainer {
 pub struct FitReport<M> {
     /// The trained model, with autodiff.
     pub model: M,
+    /// Other values of the model that callbacks kept; see [`into_variant`](Self::into_variant).
+    pub variants: Vec<Variant>,
     /// Processes in the group.
     pub world_size: usize,
     /// Whole epochs done, over all resumes.
@@ -64,6 +67,22 @@ pub struct FitReport<M> {
     pub stopped: bool,
     /// The newest checkpoint (rank 0 only).
     pub checkpoint: Option<PathBuf>,
+}
+
+impl<M: Learnable> FitReport<M> {
+    /// The model with the values of a variant instead of its own, `"ema"` for example; `None` if
+    /// there is none of that name.
+    ///
+    /// Takes the report, since clones of a model share running statistics.
+    ///
+    /// # Errors
+    /// When the values cannot be written.
+    pub fn into_variant(self, name: &str) -> Result<Option<M>, TrainError> {
+        let Some(variant) = self.variants.into_iter().find(|variant| variant.name == name) else {
+            return Ok(None);
+        };
+        Ok(Some(parameters::write(self.model, variant.values)?))
+    }
 }
 
 impl Trainer {

@@ -102,6 +102,7 @@ pub mod prelude {
     pub use bonfire_trainer::config::{Course, OptimizerPlan, SchedulePlan};
     pub use bonfire_trainer::{
         BatchSource, Callback, FitReport, ImageBatch, ImageCollate, Learnable, ProgressPrinter,
-        StepContext, StepOutput, StopFlag, Trainer, TrainerConfig, keep_freed_memory,
+        StepContext, StepOutput, StopFlag, Trainer, TrainerConfig, WeightAverage,
+        keep_freed_memory,
     };
 }

@@ -16,6 +16,7 @@ pub use memory::MemoryUse;
 pub use step::StepReport;
 
 use crate::agreement::check_models_agree;
+use crate::average::ModelValues;
 use crate::bucket::BucketLayout;
 use crate::config::{Join, ZeroStage};
 use crate::exchange::{Exchange, HookRunner};
@@ -199,6 +200,18 @@ impl<M: Module> DataParallel<M> {
     /// Where each parameter lies. Changes once, in the first step over several ranks.
     pub fn layout(&self) -> &BucketLayout {
         self.reducer.layout()
+    }
+
+    /// The values of the model, whatever its type.
+    pub fn values(&self) -> ModelValues<'_> {
+        ModelValues {
+            flat: &self.flat,
+            layout: self.reducer.layout(),
+            buffers: Box::new(|| match self.has_buffers {
+                true => parameters::read(&self.model, |spec| spec.role == Role::Buffer),
+                false => Ok(State::default()),
+            }),
+        }
     }
 
     /// Optimizer steps taken, over all resumes.

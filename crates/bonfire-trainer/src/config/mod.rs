@@ -17,6 +17,7 @@
 //!    the run folder keeps.
 
 mod agreement;
+mod average;
 mod choice;
 mod clip;
 mod distributed;
@@ -36,6 +37,7 @@ mod suggest;
 #[cfg(test)]
 mod tests;
 
+pub use average::AveragePlan;
 pub use distributed::{
     AlgorithmKind, CompressionKind, DistributedPlan, DistributedSection, EngineKind,
     LocalSgdSection, TransportKind,
@@ -47,11 +49,11 @@ pub use precision::PrecisionPlan;
 pub use run_config::RunConfig;
 pub use schedule::{
     Course, Landmark, LrScaling, OneCycle, ReduceOnPlateau, RunLength, ScalingRule, Schedule,
-    SchedulePlan, Warmup, WarmupLength,
+    SchedulePlan, SwaRate, Warmup, WarmupLength,
 };
 pub use sections::{
-    AnnealStrategy, CheckpointSection, ClipSection, DataKind, DataSection, GroupKind, GroupSection,
-    LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection, PlateauMode,
-    PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection, StepUnit,
-    ThresholdMode, TrainSection, TransformsSection,
+    AnnealStrategy, AverageKind, AverageSection, CheckpointSection, ClipSection, DataKind,
+    DataSection, GroupKind, GroupSection, LogSection, ModelSection, Normalize, OptimizerKind,
+    OptimizerSection, PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind,
+    ScheduleSection, StepUnit, ThresholdMode, TrainSection, TransformsSection,
 };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bonfire_parallel::ParameterGroups;
 
+use super::average::{self, AveragePlan};
 use super::clip;
 use super::distributed::DistributedPlan;
 use super::error::ConfigError;
@@ -43,6 +44,8 @@ pub struct Plan {
     pub precision: PrecisionPlan,
     /// Bounds on gradients.
     pub clip: Option<Clip>,
+    /// An average of the weights.
+    pub average: Option<AveragePlan>,
     /// Communication between ranks.
     pub distributed: DistributedPlan,
     /// Checkpoints.
@@ -180,6 +183,7 @@ impl Plan {
             schedule: self.schedule.to_section(),
             precision: self.precision.to_section(),
             clip: clip::to_section(self.clip),
+            average: average::to_section(self.average),
             distributed: self.distributed.to_section(),
             checkpoint: CheckpointSection {
                 every_n_steps: self.checkpoint.every_n_steps,

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::average::{self, AveragePlan};
 use super::clip;
 use super::distributed;
 use super::error::{ConfigError, Problem};
@@ -13,7 +14,7 @@ use super::parameter_groups;
 use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 use super::precision;
 use super::run_config::RunConfig;
-use super::schedule::{self, Surroundings};
+use super::schedule::{self, SchedulePlan, Surroundings};
 use super::sections::{DataKind, Normalize};
 use super::source::Source;
 
@@ -55,15 +56,20 @@ impl Resolver<'_> {
             budget: train.budget,
             check_val_every_n_epochs: train.check_val_every_n_epochs,
         };
+        let average = average::resolve(&config.average, train.budget, self);
         Plan {
             name: self.name(config, &model.kind),
             seed,
             world_size,
             data,
             parameter_groups: parameter_groups::resolve(&config.optimizer, self),
-            schedule: schedule::resolve(&config.schedule, &around, self),
+            schedule: SchedulePlan {
+                swa: average.as_ref().and_then(AveragePlan::rate),
+                ..schedule::resolve(&config.schedule, &around, self)
+            },
             precision: precision::resolve(&config.precision, self),
             clip: clip::resolve(&config.clip, self),
+            average,
             distributed: distributed::resolve(&config.distributed, seed, self),
             checkpoint: self.checkpoint(config),
             log: LogPlan {

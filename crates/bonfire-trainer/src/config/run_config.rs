@@ -12,8 +12,8 @@ use super::error::{ConfigError, Problem};
 use super::overrides;
 use super::plan::Plan;
 use super::sections::{
-    CheckpointSection, ClipSection, DataSection, LogSection, ModelSection, OptimizerSection,
-    PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    AverageSection, CheckpointSection, ClipSection, DataSection, LogSection, ModelSection,
+    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
 };
 use super::source::{Source, line_at};
 use super::strict::Reader;
@@ -52,6 +52,9 @@ pub struct RunConfig {
     /// Gradient clipping.
     #[serde(skip_serializing_if = "is_default")]
     pub clip: ClipSection,
+    /// Averages of the weights.
+    #[serde(skip_serializing_if = "is_default")]
+    pub average: AverageSection,
     /// Communication between ranks.
     #[serde(skip_serializing_if = "is_default")]
     pub distributed: DistributedSection,
@@ -195,6 +198,7 @@ impl RunConfig {
             schedule: reader.section(&mut document, "schedule"),
             precision: reader.section(&mut document, "precision"),
             clip: reader.section(&mut document, "clip"),
+            average: reader.section(&mut document, "average"),
             distributed: reader.section(&mut document, "distributed"),
             checkpoint: reader.section(&mut document, "checkpoint"),
             log: reader.section(&mut document, "log"),

@@ -8,6 +8,16 @@ use super::choice::choice;
 use super::schedule::ScalingRule;
 
 choice! {
+    /// `average.kind`.
+    AverageKind {
+        /// Exponential moving average.
+        Ema = "ema",
+        /// Stochastic weight averaging: the mean over epochs.
+        Swa = "swa",
+    }
+}
+
+choice! {
     /// Format of the data set.
     DataKind {
         /// IDX files (the format of MNIST), images and labels apart.
@@ -380,6 +390,36 @@ pub struct ClipSection {
     /// Whether a norm that is infinite or no number ends the run (`max_norm`); default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_if_nonfinite: Option<bool>,
+}
+
+/// `[average]`: an average of the weights, evaluated and saved beside them; default none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AverageSection {
+    /// Which average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<AverageKind>,
+    /// Share of the old average that stays (`ema`), in [0, 1]; default 0.999.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay: Option<f64>,
+    /// Optimizer steps between two values (`ema`); default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_n_steps: Option<u64>,
+    /// First optimizer step whose values are taken (`ema`), from 0; default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_step: Option<u64>,
+    /// First epoch at whose end values are taken (`swa`), from 0; default after four fifths of
+    /// `train.max_epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_epoch: Option<u64>,
+    /// Rate that the schedule leaves its course for at `start_epoch` (`swa`); default: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    /// Epochs until that rate is reached (`lr`); default 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anneal_epochs: Option<u64>,
+    /// How it is reached (`lr`): `cos` (the default) or `linear`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anneal_strategy: Option<AnnealStrategy>,
 }
 
 /// `[checkpoint]`: when to save and how much to keep. The end of a run and an interrupt always

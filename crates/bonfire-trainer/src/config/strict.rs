@@ -10,9 +10,9 @@ use toml::{Table, Value};
 use super::distributed::{DistributedSection, LocalSgdSection};
 use super::error::Problem;
 use super::sections::{
-    CheckpointSection, ClipSection, DataSection, GroupSection, LogSection, ModelSection, Normalize,
-    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
-    TransformsSection,
+    AverageSection, CheckpointSection, ClipSection, DataSection, GroupSection, LogSection,
+    ModelSection, Normalize, OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection,
+    TrainSection, TransformsSection,
 };
 use super::source::{Source, join};
 use super::suggest::nearest;
@@ -140,6 +140,7 @@ const SECTIONS: &[(&str, Names)] = &[
     ("schedule", field_names::<ScheduleSection>),
     ("precision", field_names::<PrecisionSection>),
     ("clip", field_names::<ClipSection>),
+    ("average", field_names::<AverageSection>),
     ("distributed", field_names::<DistributedSection>),
     ("distributed.local_sgd", field_names::<LocalSgdSection>),
     ("checkpoint", field_names::<CheckpointSection>),

@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 use super::plateau::Plateau;
-use super::{Course, SchedulePlan, WarmupLength};
+use super::{Course, SchedulePlan, SwaRate, WarmupLength};
 use crate::config::sections::StepUnit;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::state::{State, Stateful};
@@ -30,6 +30,7 @@ pub struct Schedule {
     start_factor: f64,
     length: RunLength,
     plateau: Option<Plateau>,
+    swa: Option<SwaRate>,
 }
 
 /// A step worth looking at.
@@ -68,6 +69,7 @@ impl Schedule {
             start_factor: plan.warmup.start_factor,
             length,
             plateau,
+            swa: plan.swa.map(|swa| SwaRate { lr: swa.lr * plan.scaling.factor(), ..swa }),
         }
     }
 
@@ -83,13 +85,21 @@ impl Schedule {
     /// - cosine: `min + (b - min) (1 + cos(pi t)) / 2`, and `min` from step `n` on;
     /// - polynomial: `min + (b - min) (1 - t)^power`, and `min` from step `n` on;
     /// - one cycle: see [`OneCycle`](super::OneCycle);
-    /// - on plateaus: what [`observe`](Self::observe) has made of `b`.
+    /// - on plateaus: what [`observe`](Self::observe) has made of `b`;
+    /// - while weights are averaged: see [`SwaRate`].
     ///
     /// # Reference
     /// `torch.optim.lr_scheduler`: `LinearLR`, before `CosineAnnealingLR` and `PolynomialLR` by
     /// `SequentialLR`, with `StepLR` and `MultiStepLR` by `ChainedScheduler`; `OneCycleLR`;
     /// `ReduceLROnPlateau`.
     pub fn lr(&self, step: u64) -> f64 {
+        match &self.swa {
+            Some(swa) => swa.lr(step, self.length, |step| self.course_lr(step)),
+            None => self.course_lr(step),
+        }
+    }
+
+    fn course_lr(&self, step: u64) -> f64 {
         match &self.course {
             Course::Constant => self.base_lr * self.warmup_factor(step),
             Course::Step { size, gamma, unit } => {
@@ -154,6 +164,8 @@ impl Schedule {
             Landmark { step: self.warmup_steps, what: "end of warm-up" },
         ];
         marks.extend(self.turns());
+        let averaging = self.swa.as_ref().map(|swa| swa.start(self.length));
+        marks.extend(averaging.map(|step| Landmark { step, what: "averaging of weights" }));
         marks.push(Landmark { step: total / 2, what: "middle" });
         marks.push(Landmark { step: total.saturating_sub(1), what: "last" });
         marks.retain(|mark| mark.step < total);

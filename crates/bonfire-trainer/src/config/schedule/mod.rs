@@ -7,6 +7,7 @@ mod one_cycle;
 mod plateau;
 mod resolve;
 mod scaling;
+mod swa;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ pub use course::{Landmark, RunLength, Schedule};
 pub use one_cycle::OneCycle;
 pub use plateau::ReduceOnPlateau;
 pub use scaling::{LrScaling, ScalingRule};
+pub use swa::SwaRate;
 
 pub(super) use resolve::{Surroundings, resolve};
 
@@ -28,6 +30,8 @@ pub struct SchedulePlan {
     pub warmup: Warmup,
     /// What comes after the warm-up. Default constant.
     pub course: Course,
+    /// Where weights are averaged, the rate that takes over. Default none.
+    pub swa: Option<SwaRate>,
 }
 
 /// A linear rise of the rate at the beginning.
@@ -110,7 +114,7 @@ impl Default for SchedulePlan {
 impl SchedulePlan {
     /// Makes a schedule without scaling and warm-up.
     pub fn new(course: Course) -> Self {
-        Self { scaling: LrScaling::None, warmup: Warmup::default(), course }
+        Self { scaling: LrScaling::None, warmup: Warmup::default(), course, swa: None }
     }
 
     /// Sets the warm-up to a number of optimizer steps.

@@ -42,6 +42,7 @@ pub(in crate::config) fn resolve(
             ScheduleKind::OneCycle => one_cycle(section, resolver),
             ScheduleKind::ReduceOnPlateau => plateau(section, lr, around, resolver),
         },
+        swa: None,
     }
 }
 
