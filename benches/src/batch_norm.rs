@@ -2,7 +2,7 @@
 //! Bonfire's, and Bonfire's synchronised one over a group of one rank.
 //!
 //! The three take turns, so that what else the machine does hits all of them. Prints the median of
-//! each in milliseconds. `RAYON_NUM_THREADS` bounds the threads of the arithmetic.
+//! each in milliseconds, as JSON. `RAYON_NUM_THREADS` bounds the threads of the arithmetic.
 #![allow(clippy::print_stdout, reason = "the figures go to standard output")]
 
 use bonfire::comm::ProcessGroup;
@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let own = SyncBatchNormConfig::new(channels).init(&device).without_sync();
     let sync = convert_sync_batchnorm(own.clone(), &ProcessGroup::single())?;
     let layers: [(&str, &dyn Fn(Tensor<4>) -> Tensor<4>); 3] = [
-        ("burn", &|x| burn.forward(x)),
-        ("bonfire", &|x| own.forward(x)),
-        ("bonfire, synchronised", &|x| sync.forward(x)),
+        ("burn_ms", &|x| burn.forward(x)),
+        ("bonfire_ms", &|x| own.forward(x)),
+        ("synchronized_ms", &|x| sync.forward(x)),
     ];
 
     let x = Tensor::<4>::random(SHAPE, Distribution::Default, &device).require_grad();
@@ -51,10 +51,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    let mut figures = serde_json::Map::new();
     for ((name, _), times) in layers.iter().zip(&mut times) {
         times.sort_by(f64::total_cmp);
-        println!("{name}: {:.1} ms", times[times.len() / 2]);
+        figures.insert((*name).to_string(), times[times.len() / 2].into());
     }
+    println!("{}", serde_json::Value::Object(figures));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What the loss scaler's look at the gradients costs: the pass that finds overflow and norm of 11.2 million
 //! gradients (ResNet-18) in buckets of 25 MiB, beside the optimizer's update of as many parameters.
 //!
-//! Prints the medians in milliseconds, and each ratio in percent. The passes take turns, and every one
+//! Prints the medians in milliseconds, as JSON. The passes take turns, and every one
 //! reads memory that the others have driven out of the caches meanwhile, as in training.
 #![allow(clippy::print_stdout, reason = "the figures go to standard output")]
 
@@ -39,9 +39,17 @@ impl Update {
         Self { optimizer, parameters, segments }
     }
 
-    fn step(&mut self) -> Result<Duration, ParallelError> {
+    /// Times an update, with `with_pass` after a look at the gradients.
+    fn step(&mut self, with_pass: bool) -> Result<Duration, ParallelError> {
         let gradients: Vec<Tensor<1>> = lens().iter().map(|len| flat(*len, 1e-3)).collect();
         let start = Instant::now();
+        if with_pass {
+            let mut stats = GradientStats::none(NormType::Two);
+            for bucket in &gradients {
+                stats = stats.and(GradientStats::of_tensor(bucket, NormType::Two)?);
+            }
+            black_box(stats.norm());
+        }
         for (bucket, gradients) in gradients.into_iter().enumerate() {
             let update = FlatUpdate {
                 parameters: &self.parameters[bucket],
@@ -87,23 +95,24 @@ fn main() -> Result<(), ParallelError> {
         lens().iter().map(|len| HostBuffer::from(vec![65.0f32; *len])).collect();
     let mut sgd = Update::new(Box::new(SgdConfig::new().with_momentum(0.9).init()?));
     let mut adamw = Update::new(Box::new(AdamWConfig::new().init()?));
-    let mut times: [Vec<Duration>; 4] = Default::default();
+    let mut times: [Vec<Duration>; 6] = Default::default();
     for _ in 0..ROUNDS {
-        times[0].push(sgd.step()?);
+        times[0].push(sgd.step(false)?);
         times[1].push(pass(&gradients, NormType::Two));
-        times[2].push(adamw.step()?);
-        times[3].push(pass(&gradients, NormType::Infinity));
+        times[2].push(sgd.step(true)?);
+        times[3].push(adamw.step(false)?);
+        times[4].push(pass(&gradients, NormType::Infinity));
+        times[5].push(adamw.step(true)?);
     }
-    let [sgd, two, adamw, infinity] = times.map(median);
-    println!("update, SGD with momentum   {sgd:7.2} ms");
-    println!("update, AdamW               {adamw:7.2} ms");
-    for (name, time) in [("2-norm", two), ("largest", infinity)] {
-        let share = |update: f64| 100.0 * time / update;
-        println!(
-            "pass, overflow and {name:8} {time:7.2} ms: {:.1} % of SGD's, {:.1} % of AdamW's",
-            share(sgd),
-            share(adamw)
-        );
-    }
+    let [sgd, two, sgd_with_pass, adamw, infinity, adamw_with_pass] = times.map(median);
+    let figures = serde_json::json!({
+        "sgd_ms": sgd,
+        "adamw_ms": adamw,
+        "two_norm_ms": two,
+        "infinity_norm_ms": infinity,
+        "sgd_with_pass_ms": sgd_with_pass,
+        "adamw_with_pass_ms": adamw_with_pass,
+    });
+    println!("{figures}");
     Ok(())
 }

@@ -33,3 +33,19 @@ pub fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
         );
     }
 }
+
+/// Asserts that every number differs from its counterpart by at most `tolerance` times the largest
+/// absolute value of all counterparts.
+///
+/// # Panics
+/// At the first number that does not, or for another count.
+pub fn assert_close_to_largest(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}: number of values");
+    let largest = expected.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        assert!(
+            (got - expected).abs() <= tolerance * largest,
+            "{what}[{index}] is {got:e}, expected {expected:e} within {tolerance:e} of {largest:e}"
+        );
+    }
+}

@@ -18,7 +18,7 @@ pub mod ranks;
 pub mod samples;
 pub mod training;
 
-pub use compare::{ExactFloats, assert_close};
+pub use compare::{ExactFloats, assert_close, assert_close_to_largest};
 pub use ranks::{RankOutput, as_rank, results, run_ranks};
 pub use samples::Samples;
 pub use training::{Precision, Rule, Training};

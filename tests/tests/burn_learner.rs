@@ -120,6 +120,28 @@ fn a_resumed_training_ends_as_one_that_was_never_interrupted() {
 }
 
 #[test]
+fn a_device_with_gradient_checkpointing_trains_to_the_same_bits() {
+    let test = "a_device_with_gradient_checkpointing_trains_to_the_same_bits";
+    let work = |group: &ProcessGroup| {
+        let _context = Context::enter(group.clone(), group.rank());
+        let device = Precision::F32.device();
+        [device.clone(), device.clone().gradient_checkpointing()].map(|of_strategy| {
+            let strategy = Some(DataParallelStrategy::new().unwrap().with_device(of_strategy));
+            let program = Program { norm: true, strategy, ..Program::new(&device) };
+            let loader = DistributedLoaderBuilder::new(Stack).batch_size(4);
+            let train = loader.build(Points::new(SAMPLES)).unwrap();
+            Trained::of(&program.training(train).launch(program.learner(SEED)).model)
+        })
+    };
+    if as_rank(work) {
+        return;
+    }
+    for [kept, computed_again] in results::<[Trained; 2]>(&run(2, test, &[])) {
+        assert_eq!(kept.fingerprint, computed_again.fingerprint);
+    }
+}
+
+#[test]
 fn every_epoch_is_split_anew() {
     let test = "every_epoch_is_split_anew";
     let work = |group: &ProcessGroup| {

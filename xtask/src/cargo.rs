@@ -50,6 +50,8 @@ pub(crate) struct Programs {
     pub(crate) bonfire: PathBuf,
     /// The timed training loops.
     pub(crate) train_loop: PathBuf,
+    /// Where they and the others of `benches` lie.
+    pub(crate) folder: PathBuf,
 }
 
 /// Builds the programs of chores, all at once, so that they share one build of what they need.
@@ -58,7 +60,7 @@ pub(crate) fn build_release() -> Result<Programs> {
         .args(["build", "--release", "--package", "bonfire-cli"])
         .args(["--package", "bonfire-benches"]))?;
     let folder = release_folder()?;
-    Ok(Programs { bonfire: folder.join("bonfire"), train_loop: folder.join("train_loop") })
+    Ok(Programs { bonfire: folder.join("bonfire"), train_loop: folder.join("train_loop"), folder })
 }
 
 /// Builds an example of a package in the release profile, and nothing that it does not need.

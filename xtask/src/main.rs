@@ -6,6 +6,7 @@ mod bonfire;
 mod cargo;
 mod check;
 mod collectives;
+mod layers;
 mod overhead;
 mod record;
 mod soak;
@@ -31,6 +32,8 @@ enum Chore {
     /// Measures what the exchange of gradients costs two ranks, beside PyTorch's
     /// `DistributedDataParallel`.
     BenchOverhead(overhead::Args),
+    /// Measures batch normalisation and the look for overflows in mixed precision.
+    BenchLayers(layers::Args),
     /// Trains a recipe, or kills ranks, again and again, and checks that it comes out right.
     #[command(subcommand)]
     Soak(soak::Soak),
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Bench(args) => bench::run(&args),
         Chore::BenchCollectives(args) => collectives::run(&args),
         Chore::BenchOverhead(args) => overhead::run(&args),
+        Chore::BenchLayers(args) => layers::run(&args),
         Chore::Soak(soak) => soak::run(&soak),
     };
     match result {

@@ -1,5 +1,6 @@
 //! `cargo xtask soak NAME`: the same again and again, until what is rare has happened.
 
+mod amp;
 mod conformance;
 mod digits;
 mod hooks;
@@ -20,6 +21,8 @@ pub(crate) enum Soak {
     KillCollectives(kill_collectives::Args),
     /// LeNet on the bundled images of MNIST with every compression of gradients: accuracy and bytes.
     Hooks(hooks::Args),
+    /// LeNet and a ResNet on the same images in 16 bits: accuracy and running statistics.
+    Amp(amp::Args),
     /// A perceptron of a hundred million parameters on four ranks, with and without a shared optimizer.
     ZeroMemory(zero_memory::Args),
     /// Ten thousand steps, in which the resident memory must not grow.
@@ -32,6 +35,7 @@ pub(crate) fn run(soak: &Soak) -> Result<()> {
         Soak::Digits => digits::run(),
         Soak::KillCollectives(args) => kill_collectives::run(args),
         Soak::Hooks(args) => hooks::run(args),
+        Soak::Amp(args) => amp::run(args),
         Soak::ZeroMemory(args) => zero_memory::run(args),
         Soak::Rss(args) => rss::run(args),
     }

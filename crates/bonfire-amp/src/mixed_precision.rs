@@ -46,8 +46,8 @@ const KEPT: [&str; 2] = ["Norm", "SyncBatchNorm"];
 /// `bonfire_nn::cross_entropy` casts scores up; other losses are the model's to compute in f32.
 ///
 /// Parameters of Burn's `LayerNorm`, `GroupNorm`, `InstanceNorm` and `RmsNorm` are cast, since
-/// those layers do not cast inside. To keep one in f32, wrap it in a module that casts its input
-/// up and its output down, and name that module in [`keep_module`](Self::keep_module).
+/// those layers do not cast inside. To run one in f32, call it within `bonfire_nn::in_f32` and name
+/// its type in [`keep_module`](Self::keep_module). `bonfire_nn::softmax` is computed in f32 by itself.
 ///
 /// # Reference
 /// Micikevicius et al., "Mixed Precision Training", ICLR 2018, arXiv:1710.03740; the modes are those

@@ -75,7 +75,7 @@ fn a_resumed_fp16_run_is_the_run_that_was_not_interrupted() {
 fn gradient_checkpointing_changes_nothing_but_memory() {
     for mode in ["precision.mode=fp32", "precision.mode=bf16"] {
         let train = |checkpointing: &str| {
-            digits().ranks(2).set(&[mode, checkpointing, "train.max_epochs=1"]).succeed()
+            digits().ranks(2).set(&[mode, checkpointing, "train.max_epochs=2"]).succeed()
         };
         let (kept, computed_again) = (
             train("train.gradient_checkpointing=false"),

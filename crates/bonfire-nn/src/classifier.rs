@@ -1,6 +1,7 @@
+use crate::wide::widened;
 use burn::module::Module;
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 
 /// Size of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,16 +36,12 @@ pub trait ImageClassifier: Module {
 /// `torch.nn.functional.cross_entropy`.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [batch] = targets.dims();
-    let logits = match logits.dtype() {
-        DType::F16 | DType::BF16 => logits.cast(DType::F32),
-        _ => logits,
-    };
-    let log_probability = log_softmax(logits, 1).gather(1, targets.reshape([batch, 1]));
+    let log_probability = log_softmax(widened(logits), 1).gather(1, targets.reshape([batch, 1]));
     log_probability.mean().neg()
 }
 
 /// Mean cross-entropy of scores against class indices that are smoothed: the class has probability
-/// `1 - smoothing`, and `smoothing` is spread evenly over all classes.
+/// `1 - smoothing`, and `smoothing` is spread evenly over all classes. In f32 at least.
 ///
 /// `loss = (1 - smoothing) * cross_entropy - smoothing * mean_ik(log softmax(logits_i)_k)`
 ///
@@ -64,7 +61,7 @@ pub fn cross_entropy_smoothed(
     smoothing: f64,
 ) -> Tensor<1> {
     let [batch] = targets.dims();
-    let log_probabilities = log_softmax(logits, 1);
+    let log_probabilities = log_softmax(widened(logits), 1);
     let of_class = log_probabilities.clone().gather(1, targets.reshape([batch, 1])).mean();
     let of_all = log_probabilities.mean();
     of_class.mul_scalar(smoothing - 1.0) - of_all.mul_scalar(smoothing)

@@ -5,6 +5,7 @@ mod error;
 mod norm;
 mod sync_batch_norm;
 mod synchronization;
+mod wide;
 
 pub use classifier::{
     ImageClassifier, ImageShape, correct_predictions, cross_entropy, cross_entropy_smoothed,
@@ -13,3 +14,4 @@ pub use error::NnError;
 pub use norm::{Norm, NormConfig, NormKind};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
 pub use synchronization::{connect_sync_batchnorm, convert_sync_batchnorm, is_synchronized};
+pub use wide::{in_f32, log_softmax, softmax};

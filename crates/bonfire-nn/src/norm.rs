@@ -1,4 +1,4 @@
-use crate::{NnError, SyncBatchNorm, SyncBatchNormConfig};
+use crate::{NnError, SyncBatchNorm, SyncBatchNormConfig, in_f32};
 use burn::module::Module;
 use burn::nn::{BatchNorm, GroupNorm, GroupNormConfig, Identity, Initializer};
 use burn::tensor::{Device, Tensor};
@@ -114,7 +114,7 @@ impl Norm {
         }
     }
 
-    /// Normalises a batch.
+    /// Normalises a batch, in f32 when the input has 16 bits.
     ///
     /// # Shapes
     /// `[batch, channels, ...]`, the same out as in.
@@ -127,7 +127,7 @@ impl Norm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Batch(norm) => norm.forward(input),
-            Self::Group(norm) => norm.forward(input),
+            Self::Group(norm) => in_f32(input, |input| norm.forward(input)),
             Self::None(identity) => identity.forward(input),
         }
     }

@@ -9,10 +9,12 @@
 //! - [`state`]: the [`Stateful`](state::Stateful) trait by which everything that a checkpoint holds
 //!   is saved and restored;
 //! - [`batch_norm`]: batch normalisation over the ranks of a group;
+//! - [`checkpointing`]: activations that are computed again in the backward pass;
 //! - [`collective`]: collectives on tensors, among them a differentiable all-reduce.
 
 pub mod batch_norm;
 pub mod cast;
+pub mod checkpointing;
 pub mod collective;
 mod error;
 mod extension;

@@ -11,7 +11,8 @@ use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfi
 use bonfire_amp::GradScaler;
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
-use bonfire_tensor::parameters;
+use bonfire_tensor::TensorError;
+use bonfire_tensor::parameters::{self, Role};
 use bonfire_tensor::state::{State, Stateful};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -129,10 +130,35 @@ impl<M: Learnable> Run<'_, M> {
         Ok(())
     }
 
-    /// Other values of the model that callbacks keep.
+    /// Other values of the model that callbacks keep, the same on all ranks.
+    ///
+    /// # Collective
+    /// All ranks.
     fn variants(&self) -> Result<Vec<Variant>, TrainError> {
         let variants = self.callbacks.iter().map(|callback| callback.variant());
-        variants.filter_map(Result::transpose).collect()
+        let mut variants: Vec<Variant> =
+            variants.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        for variant in &mut variants {
+            self.share_buffers(variant)?;
+        }
+        Ok(variants)
+    }
+
+    /// Takes rank 0's values of the buffers, which differ where each rank normalises its own batch.
+    fn share_buffers(&self, variant: &mut Variant) -> Result<(), TrainError> {
+        let mut buffers = State::default();
+        for spec in self.parallel.specs().iter().filter(|spec| spec.role == Role::Buffer) {
+            if let Some(value) = variant.values.tensors.get(&spec.path) {
+                buffers.tensors.insert(spec.path.clone(), value.clone());
+            }
+        }
+        if self.control.world_size() > 1 && !buffers.tensors.is_empty() {
+            let own = if self.control.rank() == 0 { buffers.to_bytes() } else { Vec::new() };
+            let bytes = self.control.broadcast_bytes(own, 0)?;
+            let shared = State::from_bytes(&bytes).map_err(TensorError::from)?;
+            variant.values.tensors.extend(shared.tensors);
+        }
+        Ok(())
     }
 
     /// Shows the schedule the figure that it watches, if it watches one.

@@ -3,6 +3,7 @@
 use crate::{TrainError, TrainerConfig};
 use bonfire_amp::{GradScaler, MixedPrecision};
 use bonfire_parallel::{DataParallelConfig, ParallelError};
+use bonfire_tensor::checkpointing::follow_device;
 use burn::module::Module;
 use burn::tensor::{DType, Device};
 
@@ -56,7 +57,7 @@ impl Precision {
     ) -> Result<M, TrainError> {
         let device = model.devices().into_iter().next().unwrap_or_default().without_autodiff();
         let model = match self.gradient_checkpointing {
-            true => model.fork(&self.training_device(&device)),
+            true => follow_device(model, &self.training_device(&device)),
             false => model,
         };
         match parallel.mixed_precision.take_if(|_| !master_weights) {

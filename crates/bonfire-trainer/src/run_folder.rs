@@ -222,7 +222,8 @@ impl MetricsFile {
             .map(|head| head.split(',').skip(5).map(str::to_string).collect());
         let file = File::options().create(true).append(true).open(&path);
         let file = file.map_err(TrainError::io("opening", &path))?;
-        let writer = csv::Writer::from_writer(file);
+        // Figures may be added while the run goes on.
+        let writer = csv::WriterBuilder::new().flexible(true).from_writer(file);
         Ok(Self { path, writer, names, learning_rate: 0.0, images_per_s: 0.0 })
     }
 

@@ -77,6 +77,7 @@ impl TrainerConfig {
     pub fn from_plan(plan: &Plan) -> Self {
         let parallel = DataParallelConfig {
             parameter_groups: plan.parameter_groups.clone(),
+            mixed_precision: plan.precision.mixed_precision(),
             ..plan.distributed.parallel()
         };
         Self {

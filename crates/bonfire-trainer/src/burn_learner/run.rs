@@ -5,6 +5,7 @@ use super::records::share_learner;
 use crate::lifecycle::check_fingerprints;
 use crate::{Context, TrainError, agreement};
 use bonfire_parallel::{DataParallel, DataParallelConfig};
+use bonfire_tensor::checkpointing::follow_device;
 use burn::data::dataloader::{DataLoaderIterator, Progress};
 use burn::tensor::{Device, Tensor};
 use burn::train::{
@@ -27,6 +28,8 @@ type Input<M> = <M as TrainStep>::Input;
 /// A training under way.
 pub(super) struct Run<'a, M: LearnerModel> {
     context: &'a Context,
+    /// Where the model trains; its strategy of gradient checkpointing is the model's.
+    device: Device,
     control: Control,
     parallel: DataParallel<M>,
     learner: Learner<M>,
@@ -67,10 +70,12 @@ impl<'a, M: LearnerModel> Run<'a, M> {
         learner.fork(device);
         DataParallel::check_agreement(&learner.model(), group)?;
         share_learner(group, &mut learner, &components.event_store)?;
-        let parallel = DataParallel::new(learner.model(), group, config.clone())?;
+        let model = follow_device(learner.model(), device);
+        let parallel = DataParallel::new(model, group, config.clone())?;
         draw_own_noise(context.rank(), device);
         let control = Control(group.duplicate("learner")?);
-        Ok(Self { context, control, parallel, learner, components, train, valid, aligned })
+        let device = device.clone();
+        Ok(Self { context, device, control, parallel, learner, components, train, valid, aligned })
     }
 
     /// Trains until the last epoch, or until all ranks agree to stop.
@@ -166,11 +171,11 @@ impl<'a, M: LearnerModel> Run<'a, M> {
     /// Lets Burn's optimizer take a step with the averaged gradients, and returns whether some rank
     /// was asked to stop.
     fn optimizer_step(&mut self) -> Result<bool, TrainError> {
-        let learner = &mut self.learner;
+        let (learner, device) = (&mut self.learner, &self.device);
         let report = self.parallel.step_with(|gradients| {
             learner.lr_step();
             learner.optimizer_step(gradients);
-            learner.model()
+            follow_device(learner.model(), device)
         })?;
         Ok(report.votes > 0.0)
     }
