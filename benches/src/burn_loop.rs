@@ -11,7 +11,7 @@ use burn::tensor::{Device, Int, Tensor};
 /// Trains until the time is over; returns images per second.
 pub(crate) fn run(options: &Options) -> Result<f64> {
     let device = Device::flex();
-    let loader = loader(&device, options.workers);
+    let loader = loader(&device, options.workers)?;
     let mut model = model(&device)?;
     let mut optimizer = SgdConfig::new().init();
     let mut figures = Figures::default();

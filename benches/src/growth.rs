@@ -62,7 +62,7 @@ fn in_loop(args: &Args, world: &ProcessGroup) -> Result<Vec<u64>> {
 
 fn in_trainer(args: &Args, world: &ProcessGroup) -> Result<Vec<u64>> {
     let device = Device::flex();
-    let loader = loader(&device, 0);
+    let loader = loader(&device, 0)?;
     let optimizer = OptimizerPlan::Sgd {
         lr: LEARNING_RATE,
         momentum: 0.9,

@@ -1,7 +1,7 @@
 //! What all loops train: model, data, and settings.
 
 use crate::Result;
-use bonfire::data::{DataLoader, ImageSample, InMemoryDataset, LoaderConfig, Pixels};
+use bonfire::data::{DataLoader, Image, ImageSample, InMemoryDataset, LoaderConfig};
 use bonfire::models::{Mlp, MlpConfig};
 use bonfire::nn::ImageShape;
 use bonfire::trainer::ImageCollate;
@@ -22,8 +22,8 @@ const IMAGE: ImageShape = ImageShape { channels: 1, height: 28, width: 28 };
 pub(crate) type Loader = DataLoader<InMemoryDataset<ImageSample>, ImageCollate>;
 
 /// Makes the loader; all ranks make the same data.
-pub(crate) fn loader(device: &Device, workers: usize) -> Loader {
-    let samples = (0..NUM_IMAGES).map(sample).collect();
+pub(crate) fn loader(device: &Device, workers: usize) -> Result<Loader> {
+    let samples = (0..NUM_IMAGES).map(sample).collect::<Result<_>>()?;
     let collate = ImageCollate::new(IMAGE, Some((0.5, 0.29)), device);
     let config = LoaderConfig {
         batch_size: BATCH_SIZE,
@@ -32,7 +32,7 @@ pub(crate) fn loader(device: &Device, workers: usize) -> Loader {
         shuffle: true,
         ..LoaderConfig::default()
     };
-    DataLoader::new(Arc::new(InMemoryDataset::new(samples)), Arc::new(collate), config)
+    Ok(DataLoader::new(Arc::new(InMemoryDataset::new(samples)), Arc::new(collate), config))
 }
 
 /// Makes the model.
@@ -43,7 +43,7 @@ pub(crate) fn model(device: &Device) -> Result<Mlp> {
 }
 
 /// An image of noise whose class shows as a bright row, so that there is something to learn.
-fn sample(index: u64) -> ImageSample {
+fn sample(index: u64) -> Result<ImageSample> {
     let label = (index % NUM_CLASSES as u64) as usize;
     let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut noise = || {
@@ -55,5 +55,6 @@ fn sample(index: u64) -> ImageSample {
     };
     let mut pixels: Vec<u8> = (0..IMAGE.height * IMAGE.width).map(|_| noise()).collect();
     pixels[label * IMAGE.width..(label + 1) * IMAGE.width].fill(255);
-    ImageSample { pixels: Pixels::from(pixels), label: label as u32 }
+    let image = Image::new(pixels, [IMAGE.height, IMAGE.width, 1])?;
+    Ok(ImageSample { image, label: label as u32 })
 }

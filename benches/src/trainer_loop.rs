@@ -13,7 +13,7 @@ pub(crate) fn run(options: &Options) -> Result<Option<f64>> {
     let group = ranks::world()?;
     let first = group.rank() == 0;
     let device = Device::flex();
-    let loader = loader(&device, options.workers);
+    let loader = loader(&device, options.workers)?;
     let model = model(&device)?;
 
     let optimizer = OptimizerPlan::Sgd {

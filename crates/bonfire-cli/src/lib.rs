@@ -9,6 +9,7 @@
 
 mod args;
 mod bench;
+mod data;
 mod dry_run;
 mod error;
 mod exit;

@@ -2,6 +2,7 @@
 
 use crate::CliError;
 use crate::args::TrainArgs;
+use crate::data::Data;
 use crate::exit::Outcome;
 use crate::flight;
 use crate::interrupt::Interrupt;
@@ -10,18 +11,17 @@ use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
 use crate::survey::{self, Survey};
 use bonfire_comm::ProcessGroup;
-use bonfire_data::{DataLoader, IdxImages, LoaderConfig, Padding, Split};
 use bonfire_nn::ImageShape;
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
 use bonfire_trainer::run_folder::Summary;
 use bonfire_trainer::{
-    BatchSource, ImageCollate, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
+    BatchSource, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
 };
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// What makes a process (or thread) one rank of a run.
 pub(crate) struct Rank<'a> {
@@ -30,8 +30,6 @@ pub(crate) struct Rank<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) threads: usize,
 }
-
-type Loader = DataLoader<IdxImages, ImageCollate>;
 
 /// Trains a model as one rank; rank 0 writes the run folder.
 pub(crate) fn train_model<C: ModelConfig>(
@@ -202,66 +200,4 @@ fn init_model<C: ModelConfig>(
     // Burn draws a parameter's values when they are first looked at: look now, in this turn.
     drop(parameters::inspect(&model).map_err(TrainError::from)?);
     Ok(model)
-}
-
-struct Data {
-    train: Loader,
-    valid: Loader,
-    shape: ImageShape,
-    num_classes: usize,
-}
-
-impl Data {
-    fn open(plan: &Plan, device: &Device) -> Result<Self, CliError> {
-        let train = IdxImages::open_folder(&plan.data.path, Split::Train)?;
-        let valid = IdxImages::open_folder(&plan.data.path, Split::Test)?;
-        let shape =
-            ImageShape { channels: train.channels(), height: train.rows(), width: train.cols() };
-        let num_classes = train.num_classes();
-        let normalize = plan.data.normalize.map(|normalize| (normalize.mean, normalize.std));
-        let collate = Arc::new(ImageCollate::new(shape, normalize, device));
-        let config = LoaderConfig {
-            batch_size: plan.data.batch_size,
-            workers: plan.data.workers,
-            seed: plan.seed,
-            padding: Padding::Skip,
-            ..LoaderConfig::default()
-        };
-        let train_config = LoaderConfig { shuffle: true, drop_last: plan.data.drop_last, ..config };
-        Ok(Self {
-            train: DataLoader::new(Arc::new(train), collate.clone(), train_config),
-            valid: DataLoader::new(Arc::new(valid), collate, config),
-            shape,
-            num_classes,
-        })
-    }
-
-    /// Kind, configuration and input of the model: enough to make it again.
-    fn model_toml<C: ModelConfig>(&self, config: &C, plan: &Plan) -> Result<String, CliError> {
-        #[derive(serde::Serialize)]
-        struct Written<'a, C> {
-            kind: &'a str,
-            num_classes: usize,
-            image: Image,
-            config: &'a C,
-        }
-        #[derive(serde::Serialize)]
-        struct Image {
-            channels: usize,
-            height: usize,
-            width: usize,
-        }
-        let ImageShape { channels, height, width } = self.shape;
-        let written = Written {
-            kind: &plan.model.kind,
-            num_classes: self.num_classes,
-            image: Image { channels, height, width },
-            config,
-        };
-        toml::to_string(&written).map_err(|error| CliError::Io {
-            action: "encoding",
-            path: "model.toml".into(),
-            source: std::io::Error::other(error.to_string()),
-        })
-    }
 }

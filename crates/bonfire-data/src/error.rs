@@ -28,6 +28,21 @@ pub enum DataError {
         rule: &'static str,
     },
 
+    /// Happens when an image is made of another number of bytes than its shape needs.
+    #[error(
+        "an image of {height} rows, {width} columns and {channels} channels was made of {pixels} bytes"
+    )]
+    PixelCount {
+        /// The bytes given.
+        pixels: usize,
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// Channels.
+        channels: usize,
+    },
+
     /// Happens when there are fewer samples than needed to give every shard something to do.
     #[error(
         "{num_samples} samples are too few for {num_shards} shards with batch size {batch_size} \

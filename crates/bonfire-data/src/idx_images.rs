@@ -6,7 +6,9 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::idx::{IdxArray, IdxKind, open_idx};
-use crate::{DataError, Dataset, DatasetDigest, ImageSample, Pixels, SampleContext};
+use crate::{
+    DataError, Dataset, DatasetDigest, Image, ImageDataset, ImageSample, Pixels, SampleContext,
+};
 
 /// Which part of MNIST to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,7 +148,8 @@ impl Dataset for IdxImages {
         let Some(&label) = self.labels.get(index) else { return Err(out_of_range) };
         let size = self.rows * self.cols;
         let pixels = Pixels::view(&self.pixels, index * size..(index + 1) * size);
-        Ok(ImageSample { pixels: pixels.ok_or(out_of_range)?, label: u32::from(label) })
+        let image = Image::new(pixels.ok_or(out_of_range)?, [self.rows, self.cols, 1])?;
+        Ok(ImageSample { image, label: u32::from(label) })
     }
 
     fn digest(&self) -> DatasetDigest {
@@ -155,6 +158,16 @@ impl Dataset for IdxImages {
             class_names: (0..self.num_classes).map(|class| class.to_string()).collect(),
             content: self.content,
         }
+    }
+}
+
+impl ImageDataset for IdxImages {
+    fn image_shape(&self) -> Option<[usize; 3]> {
+        Some([self.rows, self.cols, 1])
+    }
+
+    fn num_classes(&self) -> usize {
+        self.num_classes
     }
 }
 
@@ -222,7 +235,8 @@ mod tests {
         assert_eq!((data.len(), data.channels(), data.rows(), data.cols()), (3, 1, 2, 3));
         assert_eq!(data.num_classes(), 7);
         let sample = data.get(&context(2)).unwrap();
-        assert_eq!((&*sample.pixels, sample.label), (&[12, 13, 14, 15, 16, 17][..], 6));
+        assert_eq!((sample.image.pixels(), sample.label), (&[12, 13, 14, 15, 16, 17][..], 6));
+        assert_eq!(sample.image.shape(), [2, 3, 1]);
         let error = data.get(&context(3)).unwrap_err();
         assert!(matches!(error, DataError::IndexOutOfRange { index: 3, len: 3 }), "{error}");
     }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use crate::{DataError, Dataset};
+
 /// The pixels of one image: a view into memory that all images of a data set share.
 ///
 /// It dereferences to `[u8]`; cloning copies no pixels.
@@ -56,15 +58,82 @@ impl fmt::Debug for Pixels {
     }
 }
 
+/// An image of bytes.
+///
+/// # Shapes
+///
+/// `[height, width, channels]`, row by row, the channels of a pixel side by side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pixels: Pixels,
+    height: usize,
+    width: usize,
+    channels: usize,
+}
+
+impl Image {
+    /// Makes an image of its pixels, 0 to 255.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::PixelCount`] when there are not `height * width * channels` of them.
+    pub fn new(
+        pixels: impl Into<Pixels>,
+        [height, width, channels]: [usize; 3],
+    ) -> Result<Self, DataError> {
+        let pixels = pixels.into();
+        if pixels.len() != height * width * channels {
+            return Err(DataError::PixelCount { pixels: pixels.len(), height, width, channels });
+        }
+        Ok(Self { pixels, height, width, channels })
+    }
+
+    /// Returns the bytes, `[height, width, channels]`.
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    /// Returns the number of rows.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// Returns the number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Returns the number of channels: 1 for grey, 3 for red, green and blue.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Returns `[height, width, channels]`.
+    pub fn shape(&self) -> [usize; 3] {
+        [self.height, self.width, self.channels]
+    }
+
+    /// Returns the bytes, in memory of their own that nobody else holds.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.pixels.to_vec()
+    }
+}
+
 /// An image and its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSample {
-    /// The pixels, 0 to 255.
-    ///
-    /// # Shapes
-    ///
-    /// `[channels, height, width]`, row by row.
-    pub pixels: Pixels,
+    /// The image.
+    pub image: Image,
     /// The class, from 0.
     pub label: u32,
+}
+
+/// Images with classes.
+pub trait ImageDataset: Dataset<Item = ImageSample> {
+    /// Returns `[height, width, channels]` where all images have the same, which is known without
+    /// reading them.
+    fn image_shape(&self) -> Option<[usize; 3]>;
+
+    /// Returns the number of classes; every label is below it.
+    fn num_classes(&self) -> usize;
 }

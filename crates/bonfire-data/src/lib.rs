@@ -54,7 +54,7 @@ pub use dataset::{Dataset, DatasetDigest, SampleContext};
 pub use error::{DataError, IdxProblem};
 pub use idx::MAX_IDX_BYTES;
 pub use idx_images::{IdxImages, Split};
-pub use image::{ImageSample, Pixels};
+pub use image::{Image, ImageDataset, ImageSample, Pixels};
 pub use loader::{DataLoader, LoaderConfig, Padding};
 pub use memory::InMemoryDataset;
 pub use sampler::{DistributedSampler, SamplerConfig};

@@ -36,7 +36,7 @@ pub trait BatchSource {
 
 impl<D, C> BatchSource for DataLoader<D, C>
 where
-    D: Dataset + 'static,
+    D: Dataset + ?Sized + 'static,
     C: Collate<D::Item> + 'static,
     C::Batch: 'static,
 {

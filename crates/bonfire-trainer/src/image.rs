@@ -54,13 +54,18 @@ impl ImageCollate {
         let table: Vec<E> = self.table.iter().map(|value| convert(*value)).collect();
         let mut values = Vec::with_capacity(items.len() * size);
         for item in items {
-            if item.pixels.len() != size {
+            let image = &item.image;
+            if image.shape() != [height, width, channels] {
+                let [rows, columns, of] = image.shape();
                 return Err(DataError::message(format!(
-                    "an image has {} pixels, the model expects {channels}x{height}x{width} = {size}",
-                    item.pixels.len()
+                    "an image has {rows} rows, {columns} columns and {of} channels, the model expects \
+                     {height}, {width} and {channels}"
                 )));
             }
-            values.extend(item.pixels.iter().map(|pixel| table[usize::from(*pixel)]));
+            for channel in 0..channels {
+                let plane = image.pixels().iter().skip(channel).step_by(channels);
+                values.extend(plane.map(|pixel| table[usize::from(*pixel)]));
+            }
         }
         Ok(TensorData::new(values, [items.len(), channels, height, width]))
     }
