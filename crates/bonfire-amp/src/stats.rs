@@ -9,8 +9,9 @@ use std::ops::Range;
 
 /// Sums side by side, so that they fill the processor's vectors.
 const LANES: usize = 16;
-/// Elements that are summed in their own type before they meet the others in f64.
-const BLOCK: usize = 1024;
+/// Elements of each of four places that are summed in their own type before they meet the others in
+/// f64.
+const PIECE: usize = 256;
 
 /// Figures of a set of gradients; of several sets by [`and`](Self::and).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,7 +145,7 @@ trait ToF64: Sized {
     fn to_f64(self) -> f64;
 
     /// The sum of squares by faster arithmetic, where it is exact enough.
-    fn quick_sum(_block: &[Self]) -> Option<f64> {
+    fn quick_sum(_pieces: [&[Self]; 4]) -> Option<f64> {
         None
     }
 }
@@ -154,8 +155,8 @@ impl ToF64 for f32 {
         f64::from(self)
     }
 
-    fn quick_sum(block: &[Self]) -> Option<f64> {
-        quick_sum_f32(block)
+    fn quick_sum(pieces: [&[Self]; 4]) -> Option<f64> {
+        quick_sum_f32(pieces)
     }
 }
 
@@ -177,38 +178,46 @@ impl ToF64 for half::bf16 {
     }
 }
 
+/// Reads four places at once, which keeps more of the memory's channels busy than one does.
 fn sum_of_squares<E: Copy + ToF64>(values: &[E]) -> f64 {
-    values.chunks(BLOCK).map(|block| E::quick_sum(block).unwrap_or_else(|| exact_sum(block))).sum()
+    let quarter = values.len() / 4 / PIECE * PIECE;
+    let (streams, rest) = values.split_at(4 * quarter);
+    let mut total = exact_sum(rest);
+    for start in (0..quarter).step_by(PIECE) {
+        let pieces = [0, 1, 2, 3].map(|stream| {
+            let start = stream * quarter + start;
+            &streams[start..start + PIECE]
+        });
+        total += E::quick_sum(pieces).unwrap_or_else(|| pieces.map(exact_sum).iter().sum());
+    }
+    total
 }
 
-/// A block's sum of squares in f64.
-fn exact_sum<E: Copy + ToF64>(block: &[E]) -> f64 {
+/// A sum of squares in f64.
+fn exact_sum<E: Copy + ToF64>(values: &[E]) -> f64 {
     let mut sums = [0.0f64; LANES];
-    let chunks = block.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
+    for chunk in values.chunks(LANES) {
         for (sum, value) in sums.iter_mut().zip(chunk) {
             let value = value.to_f64();
             *sum += value * value;
         }
     }
-    let rest: f64 = rest.iter().map(|value| value.to_f64() * value.to_f64()).sum();
-    sums.iter().sum::<f64>() + rest
+    sums.iter().sum()
 }
 
-/// A block's sum of squares in f32, twice as fast, unless it is so small or large that squares may
-/// have left the range of f32. Relative error below 1e-6, as of any sum of [`BLOCK`] / [`LANES`]
-/// squares.
-fn quick_sum_f32(block: &[f32]) -> Option<f64> {
+/// The sum of squares of four pieces in f32, unless it is so small or large that squares may have left
+/// the range of f32. Relative error below 1e-5, and far below in the sum of many.
+fn quick_sum_f32([a, b, c, d]: [&[f32]; 4]) -> Option<f64> {
     let mut sums = [0.0f32; LANES];
-    let chunks = block.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (sum, value) in sums.iter_mut().zip(chunk) {
-            *sum += value * value;
+    let chunks = a.chunks_exact(LANES).zip(b.chunks_exact(LANES));
+    let more = c.chunks_exact(LANES).zip(d.chunks_exact(LANES));
+    for ((a, b), (c, d)) in chunks.zip(more) {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            *sum +=
+                (a[lane] * a[lane] + b[lane] * b[lane]) + (c[lane] * c[lane] + d[lane] * d[lane]);
         }
     }
-    let total = sums.into_iter().chain(rest.iter().map(|value| value * value)).map(f64::from).sum();
+    let total = sums.into_iter().map(f64::from).sum();
     (1e-20..1e30).contains(&total).then_some(total)
 }
 

@@ -18,12 +18,14 @@ pub(crate) struct Survey {
 }
 
 /// Checks that there is something to train on, and all that a recipe says of its length and its
-/// model's parameters at once. Every rank finds the same.
+/// model's parameters at once. Every rank finds the same. A model may be `synchronized` by batch
+/// normalisation.
 pub(crate) fn check(
     config: &RunConfig,
     plan: &Plan,
     samples: usize,
     trainable: &[ParameterSpec],
+    synchronized: bool,
 ) -> Result<(RunLength, Vec<ParameterSettings>), TrainError> {
     let ranks = plan.world_size;
     if samples < ranks {
@@ -42,11 +44,22 @@ pub(crate) fn check(
         };
         problems.push(config.problem(key, error.to_string()));
     }
+    problems.extend(problem_of_last_batch(config, plan, samples).filter(|_| synchronized));
     let settings = plan.parameter_groups.settings(trainable).unwrap_or_else(|error| {
         problems.extend(problems_of_groups(config, error));
         Vec::new()
     });
     Ok(ConfigError::check((length, settings), problems)?)
+}
+
+/// A last batch that leaves a rank without samples, where every rank needs one: with synchronised
+/// batch normalisation.
+fn problem_of_last_batch(config: &RunConfig, plan: &Plan, samples: usize) -> Option<Problem> {
+    let ranks = plan.world_size;
+    let last = samples % (plan.data.batch_size * ranks);
+    let lacks = !plan.data.drop_last && (1..ranks).contains(&last);
+    let error = TrainError::RankWithoutSamples { samples: last, ranks };
+    lacks.then(|| config.problem("data.batch_size", error.to_string()))
 }
 
 fn problems_of_groups(config: &RunConfig, error: ParallelError) -> Vec<Problem> {

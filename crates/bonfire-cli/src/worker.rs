@@ -11,7 +11,7 @@ use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
 use crate::survey::{self, Survey};
 use bonfire_comm::ProcessGroup;
-use bonfire_nn::ImageShape;
+use bonfire_nn::{ImageShape, has_sync_batchnorm};
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
 use bonfire_trainer::run_folder::Summary;
@@ -45,7 +45,8 @@ pub(crate) fn train_model<C: ModelConfig>(
     }
     let data = Data::open(plan, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
-    survey::check(run_config, plan, data.train.num_samples(), &trainable(&model)?)?;
+    let samples = data.train.num_samples();
+    survey::check(run_config, plan, samples, &trainable(&model)?, has_sync_batchnorm(&model))?;
 
     let mut config = TrainerConfig::from_plan(plan);
     config.resume = rank.args.resume.clone();
@@ -95,7 +96,8 @@ pub(crate) fn survey_model<C: ModelConfig>(
     let data = Data::open(plan, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let (samples, trainable) = (data.train.num_samples(), trainable(&model)?);
-    let (length, settings) = survey::check(run_config, plan, samples, &trainable)?;
+    let synchronized = has_sync_batchnorm(&model);
+    let (length, settings) = survey::check(run_config, plan, samples, &trainable, synchronized)?;
     let ImageShape { channels, height, width } = data.shape;
     Ok(Survey {
         train_samples: samples,

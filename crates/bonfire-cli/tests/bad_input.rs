@@ -40,6 +40,42 @@ fn two_problems_are_told_together() {
 }
 
 #[test]
+fn impossible_numerics_are_told_together_before_anything_starts() {
+    let overrides = [
+        "optimizer.lr=nan",
+        "train.max_epochs=3",
+        "schedule.warmup_epochs=4",
+        "precision.mode=fp61",
+        "clip.max_norm=0",
+    ];
+    for ranks in [1, 2] {
+        let ended = digits().ranks(ranks).set(&overrides).fail();
+        ended.says_once(&["optimizer.lr = NaN", "must be 0 or more"]);
+        ended.says_once(&["schedule.warmup_epochs = 4", "train.max_epochs = 3"]);
+        ended.says_once(&["\"fp61\" is not one of", "\"fp16\""]);
+        ended.says_once(&["clip.max_norm = 0", "must be above 0"]);
+        let negative = digits().ranks(ranks).set(&["optimizer.lr=-0.1"]).fail();
+        negative.says_once(&["optimizer.lr = -0.1", "must be 0 or more"]);
+    }
+}
+
+#[test]
+fn what_only_data_and_model_show_is_told_together_too() {
+    // 1,438 images in batches of 479 for each of 3 ranks leave one image.
+    let overrides = [
+        "model={kind=\"resnet\",depth=8,width=4,norm=\"sync_batch\"}",
+        "data.batch_size=479",
+        "train={max_epochs=3}",
+        "schedule={kind=\"constant\",warmup_steps=99}",
+        "optimizer.groups=[{match=\"haed.*\",lr_factor=0.1}]",
+    ];
+    let ended = digits().ranks(3).set(&overrides).fail();
+    ended.says_once(&["the last batch of an epoch has 1 samples for 3 ranks", "drop_last = true"]);
+    ended.says_once(&["warm-up of the learning rate takes 99 steps"]);
+    ended.says_once(&["(match = \"haed.*\") matches no parameter"]);
+}
+
+#[test]
 fn a_global_batch_that_cannot_be_shared_is_told_with_one_that_can() {
     digits().ranks(5).fail().says_once(&["data.global_batch_size = 48", "divisible by 5", "45 or"]);
 }

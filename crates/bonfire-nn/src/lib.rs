@@ -13,5 +13,7 @@ pub use classifier::{
 pub use error::NnError;
 pub use norm::{Norm, NormConfig, NormKind};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
-pub use synchronization::{connect_sync_batchnorm, convert_sync_batchnorm, is_synchronized};
+pub use synchronization::{
+    connect_sync_batchnorm, convert_sync_batchnorm, has_sync_batchnorm, is_synchronized,
+};
 pub use wide::{in_f32, log_softmax, softmax};

@@ -45,7 +45,13 @@ pub fn connect_sync_batchnorm<M: Module>(model: M, group: &ProcessGroup) -> Resu
 /// Whether a layer of the model shares its batches with other ranks, so that every rank has to run
 /// every forward and backward pass.
 pub fn is_synchronized<M: Module>(model: &M) -> bool {
-    Pass::new(None, false).over(model.clone()).1
+    Pass::new(None, false).over(model.clone()).1.synchronized
+}
+
+/// Whether the model has layers that share their batches with other ranks, or will when they are
+/// given a group.
+pub fn has_sync_batchnorm<M: Module>(model: &M) -> bool {
+    Pass::new(None, false).over(model.clone()).1.wants
 }
 
 /// With whom a layer shares its batches.
@@ -67,7 +73,16 @@ struct Pass {
     /// The layers' own group, made when the first of them is met.
     duplicate: Option<ProcessGroup>,
     failure: Option<CommError>,
+    found: Found,
+}
+
+/// What a walk has met.
+#[derive(Debug, Clone, Copy, Default)]
+struct Found {
+    /// A layer that shares its batches with other ranks.
     synchronized: bool,
+    /// A layer that does, or wants to.
+    wants: bool,
 }
 
 thread_local! {
@@ -80,11 +95,11 @@ thread_local! {
 impl Pass {
     fn new(group: Option<&ProcessGroup>, all: bool) -> Self {
         let group = group.cloned();
-        Self { group, all, duplicate: None, failure: None, synchronized: false }
+        Self { group, all, duplicate: None, failure: None, found: Found::default() }
     }
 
-    /// Walks over a model, and says whether it is synchronised thereafter.
-    fn over<M: Module>(self, model: M) -> (Result<M, CommError>, bool) {
+    /// Walks over a model, and says what is in it thereafter.
+    fn over<M: Module>(self, model: M) -> (Result<M, CommError>, Found) {
         /// Ends the walk of this thread, also when a module of the user's panics.
         struct End;
         impl Drop for End {
@@ -97,16 +112,16 @@ impl Pass {
         let model = model.map(&mut Unchanged);
         let pass = PASS.take();
         drop(end);
-        let (failure, synchronized) =
-            pass.map_or((None, false), |pass| (pass.failure, pass.synchronized));
-        (failure.map_or(Ok(model), Err), synchronized)
+        let (failure, found) = pass.map(|pass| (pass.failure, pass.found)).unwrap_or_default();
+        (failure.map_or(Ok(model), Err), found)
     }
 
     fn meet(&mut self, layer: Synchronization) -> Synchronization {
         let meant = self.all || matches!(layer, Synchronization::Wanted);
         let group = if meant { self.own_group() } else { None };
         let layer = group.map_or(layer, Synchronization::Over);
-        self.synchronized |= layer.group().is_some_and(|group| group.world_size() > 1);
+        self.found.wants |= !matches!(layer, Synchronization::Off);
+        self.found.synchronized |= layer.group().is_some_and(|group| group.world_size() > 1);
         layer
     }
 
