@@ -41,6 +41,7 @@ const MODELS: [Model; 2] = [
         name: "ResNet-8, sync_batch",
         settings: &[
             "model={kind=\"resnet\",depth=8,width=8,norm=\"sync_batch\"}",
+            "optimizer.lr=0.2",
             "train.max_epochs=4",
             "data.drop_last=true",
         ],
