@@ -84,6 +84,16 @@ impl Fp16 {
     }
 }
 
+/// Compresses from the third step on.
+const POWER_SGD: Compression = Compression::PowerSgd {
+    matrix_approximation_rank: 1,
+    min_compression_rate: 2.0,
+    start_iter: 2,
+    use_error_feedback: true,
+    warm_start: true,
+    seed: 0,
+};
+
 fn configs() -> Vec<DataParallelConfig> {
     let zero = |zero_stage| DataParallelConfig { zero_stage, ..small_buckets() };
     let compressed = |compression| DataParallelConfig { compression, ..small_buckets() };
@@ -94,6 +104,9 @@ fn configs() -> Vec<DataParallelConfig> {
         zero(ZeroStage::Optimizer),
         zero(ZeroStage::Gradients),
         compressed(Compression::Fp16),
+        compressed(Compression::Bf16),
+        compressed(Compression::Fp8 { block: 64 }),
+        compressed(POWER_SGD),
         compressed(Compression::Int8 { block: 64 }),
         compressed(Compression::TopK { ratio: 0.1 }),
         DataParallelConfig {
@@ -106,17 +119,19 @@ fn configs() -> Vec<DataParallelConfig> {
 
 #[test]
 fn an_overflow_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
-    for config in configs() {
+    // The first step lays the buckets out anew.
+    for (config, bad_step) in configs().into_iter().flat_map(|c| [0, 1, 2].map(|s| (c.clone(), s)))
+    {
         for world in [2, 3] {
             let prints = local::spawn(world, |group| {
                 let mut training = Fp16::new(&group, config.clone());
                 for step in 0..STEPS {
                     let before = training.state();
                     let scale = training.scaler.scale();
-                    let overflow = step == BAD_STEP && group.rank() == BAD_RANK;
+                    let overflow = step == bad_step && group.rank() == BAD_RANK;
                     let report = training.step(step, overflow);
                     let what = format!("{config:?}, {world} ranks, step {step}");
-                    assert_eq!(report.skipped, step == BAD_STEP, "{what}");
+                    assert_eq!(report.skipped, step == bad_step, "{what}");
                     assert_eq!(report.grad_norm.is_none(), report.skipped, "{what}");
                     if report.skipped {
                         assert!(training.state() == before, "{what}: something changed");
@@ -223,4 +238,24 @@ fn train(
         (model, exchange, moments, training.scaler.state().unwrap())
     })
     .swap_remove(0)
+}
+
+#[test]
+fn nobody_leaves_a_local_step_that_is_skipped_by_a_vote_of_its_own() {
+    let votes = local::spawn(2, |group| {
+        let local_sgd = Some(LocalSgd::new(3));
+        let mut training = Fp16::new(&group, DataParallelConfig { local_sgd, ..small_buckets() });
+        let mut seen = Vec::new();
+        for step in 0..6 {
+            if group.rank() == 0 {
+                training.parallel.vote(1.0);
+            }
+            seen.push(training.step(step, step == 1 && group.rank() == BAD_RANK).votes);
+        }
+        seen
+    });
+    // Both hear of it at the averages, and at the same one.
+    assert_eq!(votes[0], votes[1]);
+    assert_eq!(votes[0][..3], [0.0; 3]);
+    assert!(votes[0].contains(&1.0), "{votes:?}");
 }

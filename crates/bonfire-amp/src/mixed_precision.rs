@@ -35,8 +35,9 @@ impl HalfType {
     }
 }
 
-/// Modules whose parameters stay in f32: they cast inside.
-const KEPT: [&str; 2] = ["Norm", "SyncBatchNorm"];
+/// Modules of `bonfire_nn` whose parameters stay in f32, since they cast inside, as Burn names them
+/// to visitors. A `struct Norm` of somebody else is another.
+const KEPT: [&str; 2] = ["Enum:Norm", "Struct:SyncBatchNorm"];
 
 /// Which parameters forward and backward passes see in a 16-bit type.
 ///
@@ -61,7 +62,7 @@ pub struct MixedPrecision {
 impl MixedPrecision {
     /// Makes the policy for a 16-bit type.
     pub fn new(half: HalfType) -> Self {
-        Self { half, kept_modules: KEPT.map(str::to_string).to_vec() }
+        Self { half, kept_modules: Vec::new() }
     }
 
     /// The policy for bfloat16.
@@ -102,26 +103,40 @@ impl MixedPrecision {
     /// [`AmpError::DeviceLacks`], [`AmpError::BatchNorm`].
     pub fn check<M: Module>(&self, model: &M, device: &Device) -> Result<(), AmpError> {
         self.check_device(device)?;
-        match find_batch_norm(model, &self.kept_modules) {
+        match find_batch_norm(model, self) {
             Some(path) => Err(AmpError::BatchNorm { path, mode: self.half.name() }),
             None => Ok(()),
         }
     }
 
+    /// Whether the parameters inside a module stay in f32, by kind and name of its type.
+    pub(crate) fn keeps(&self, container: &str) -> bool {
+        let name = container.split_once(':').map_or(container, |(_, name)| name);
+        KEPT.contains(&container) || self.kept_modules.iter().any(|kept| kept == name)
+    }
+
     fn check_device(&self, device: &Device) -> Result<(), AmpError> {
-        if device.supports_dtype(self.half.dtype()) {
+        self.check_support(|dtype| device.supports_dtype(dtype), &format!("{device:?}"))
+    }
+
+    fn check_support(
+        &self,
+        supports: impl Fn(DType) -> bool,
+        device: &str,
+    ) -> Result<(), AmpError> {
+        if supports(self.half.dtype()) {
             return Ok(());
         }
         let other = match self.half {
             HalfType::Bf16 => HalfType::Fp16,
             HalfType::Fp16 => HalfType::Bf16,
         };
-        let or_other = match (device.supports_dtype(other.dtype()), other) {
+        let or_other = match (supports(other.dtype()), other) {
             (false, _) => "",
             (true, HalfType::Bf16) => " or \"bf16\"",
             (true, HalfType::Fp16) => " or \"fp16\"",
         };
-        let device = format!("{device:?}");
+        let device = device.to_string();
         Err(AmpError::DeviceLacks { device, mode: self.half.name(), or_other })
     }
 
@@ -145,7 +160,34 @@ impl MixedPrecision {
 
 impl CastRule for MixedPrecision {
     fn dtype(&self, place: &Place) -> Option<DType> {
-        let kept = place.containers().any(|name| self.kept_modules.iter().any(|kept| kept == name));
+        let kept = place.containers().any(|container| self.keeps(container));
         (!kept).then(|| self.half.dtype())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_lacks_a_type_is_named_with_the_modes_that_it_has() {
+        let check = |mixed: MixedPrecision, has: &[DType]| {
+            mixed.check_support(|dtype| has.contains(&dtype), "Cuda(0)")
+        };
+        assert!(check(MixedPrecision::bf16(), &[DType::BF16]).is_ok());
+        let error = check(MixedPrecision::bf16(), &[DType::F16]).unwrap_err().to_string();
+        assert!(error.contains("Cuda(0)") && error.contains("bf16"), "{error}");
+        assert!(error.contains("or \"fp16\""), "{error}");
+        let error = check(MixedPrecision::fp16(), &[]).unwrap_err().to_string();
+        assert!(error.contains("fp16") && !error.contains("or \"bf16\""), "{error}");
+    }
+
+    #[test]
+    fn only_the_own_norms_and_what_is_named_stay_in_f32() {
+        let mixed = MixedPrecision::bf16().keep_module("Mine");
+        let kept = ["Enum:Norm", "Struct:SyncBatchNorm", "Struct:Mine", "Enum:Mine"];
+        assert!(kept.iter().all(|container| mixed.keeps(container)));
+        let cast = ["Struct:Norm", "Struct:BatchNorm", "Enum:SyncBatchNorm"];
+        assert!(!cast.iter().any(|container| mixed.keeps(container)));
     }
 }

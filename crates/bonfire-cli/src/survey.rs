@@ -2,7 +2,9 @@
 
 use bonfire_parallel::{ParallelError, ParameterSettings};
 use bonfire_tensor::parameters::ParameterSpec;
-use bonfire_trainer::config::{ConfigError, Plan, Problem, RunConfig, RunLength, WarmupLength};
+use bonfire_trainer::config::{
+    AveragePlan, ConfigError, Plan, Problem, RunConfig, RunLength, WarmupLength,
+};
 use bonfire_trainer::{TrainError, TrainerConfig};
 
 /// What a run's data and model come to.
@@ -44,12 +46,29 @@ pub(crate) fn check(
         };
         problems.push(config.problem(key, error.to_string()));
     }
+    problems.extend(problem_of_average(config, plan, length));
     problems.extend(problem_of_last_batch(config, plan, samples).filter(|_| synchronized));
     let settings = plan.parameter_groups.settings(trainable).unwrap_or_else(|error| {
         problems.extend(problems_of_groups(config, error));
         Vec::new()
     });
     Ok(ConfigError::check((length, settings), problems)?)
+}
+
+/// An average that begins after the run has ended.
+fn problem_of_average(config: &RunConfig, plan: &Plan, length: RunLength) -> Option<Problem> {
+    let average = plan.average.as_ref()?;
+    let first = average.first_step(length.steps_per_epoch);
+    let key = match average {
+        AveragePlan::Swa { .. } => "average.start_epoch",
+        _ => "average.start_step",
+    };
+    let total = length.total_steps;
+    let message = format!(
+        "{key}: the first values would be those of step {first}, and the run has {total}: nothing \
+         would be averaged; begin earlier or train longer"
+    );
+    (first >= total).then(|| config.problem(key, message))
 }
 
 /// A last batch that leaves a rank without samples, where every rank needs one: with synchronised

@@ -12,6 +12,7 @@ use crate::report::{Header, print_table, say};
 use crate::survey::{self, Survey};
 use bonfire_comm::ProcessGroup;
 use bonfire_nn::{ImageShape, has_sync_batchnorm};
+use bonfire_parallel::ParallelError;
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
 use bonfire_trainer::run_folder::Summary;
@@ -95,6 +96,11 @@ pub(crate) fn survey_model<C: ModelConfig>(
     let device = device(plan.precision.mode)?;
     let data = Data::open(plan, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
+    if let Some(mixed) = plan.precision.mixed_precision() {
+        mixed
+            .check(&model, &device)
+            .map_err(|error| TrainError::from(ParallelError::from(error)))?;
+    }
     let (samples, trainable) = (data.train.num_samples(), trainable(&model)?);
     let synchronized = has_sync_batchnorm(&model);
     let (length, settings) = survey::check(run_config, plan, samples, &trainable, synchronized)?;

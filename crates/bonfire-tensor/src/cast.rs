@@ -26,11 +26,10 @@ impl Place {
         names.join(".")
     }
 
-    /// Names of the types around the tensor, the outermost first: `Model`, `Block`, `BatchNorm`.
+    /// Kinds and names of the types around the tensor, the outermost first: `Struct:Model`,
+    /// `Vec`, `Struct:Block`, `Enum:Norm`.
     pub fn containers(&self) -> impl Iterator<Item = &str> {
-        self.steps.iter().map(|(_, container)| {
-            container.split_once(':').map_or(container.as_str(), |(_, name)| name)
-        })
+        self.steps.iter().map(|(_, container)| container.as_str())
     }
 }
 

@@ -2,7 +2,10 @@ use crate::TrainError;
 use crate::callback::{Callback, FitStart, StepEnd, Variant};
 use bonfire_parallel::{Averaging, ModelValues, ParallelError, ParameterAverage};
 use bonfire_tensor::TensorError;
-use bonfire_tensor::state::{State, Stateful};
+use bonfire_tensor::state::{Scalar, State, Stateful};
+
+/// Scalar of a state: whether values are to be taken as soon as ranks have them in common.
+const DUE: &str = "due";
 
 /// Keeps an average of the model's values over the steps of a run, has it evaluated beside the
 /// model, and saved with it.
@@ -13,14 +16,14 @@ use bonfire_tensor::state::{State, Stateful};
 /// the end, and every checkpoint.
 ///
 /// With [`LocalSgd`](bonfire_parallel::LocalSgd) it takes in what the ranks have agreed on: values
-/// are due at a step, and taken at the next average of the ranks.
+/// are due at a step, and taken at the next average of the ranks, or at the end of the run.
 ///
 /// # Reference
 /// `lightning.pytorch.callbacks.EMAWeightAveraging` and `WeightAveraging`, which average buffers too;
 /// `torch.optim.swa_utils`.
 #[derive(Debug)]
 pub struct WeightAverage {
-    name: &'static str,
+    name: String,
     average: ParameterAverage,
     when: When,
     /// Values should have been taken, but ranks had none in common.
@@ -56,9 +59,15 @@ impl WeightAverage {
         Self::new("swa", Averaging::Equal, When::Epochs { from })
     }
 
-    fn new(name: &'static str, averaging: Averaging, when: When) -> Result<Self, ParallelError> {
+    fn new(name: &str, averaging: Averaging, when: When) -> Result<Self, ParallelError> {
         let average = ParameterAverage::new(averaging)?;
-        Ok(Self { name, average, when, due: false, steps_per_epoch: 1 })
+        Ok(Self { name: name.to_string(), average, when, due: false, steps_per_epoch: 1 })
+    }
+
+    /// Calls it otherwise than `ema` or `swa`, where a run has several: its figures, its file and its
+    /// part of a checkpoint go by the name.
+    pub fn with_name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
     }
 
     /// Takes in values after every `every` optimizer steps, the first time after the first step that
@@ -88,7 +97,7 @@ impl WeightAverage {
 
 impl Callback for WeightAverage {
     fn name(&self) -> &str {
-        self.name
+        &self.name
     }
 
     fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
@@ -112,7 +121,7 @@ impl Callback for WeightAverage {
         if self.average.count() == 0 {
             return Ok(None);
         }
-        Ok(Some(Variant { name: self.name.to_string(), values: self.average.values()? }))
+        Ok(Some(Variant { name: self.name.clone(), values: self.average.values()? }))
     }
 
     fn stateful(&mut self) -> Option<&mut dyn Stateful> {
@@ -122,14 +131,17 @@ impl Callback for WeightAverage {
 
 impl Stateful for WeightAverage {
     fn state(&self) -> Result<State, TensorError> {
-        self.average.state()
+        let mut state = self.average.state()?;
+        state.scalars.insert(DUE.to_string(), Scalar::Bool(self.due));
+        Ok(state)
     }
 
     /// Takes an average over. A run that had none leaves this one as it is: it begins then.
-    fn load_state(&mut self, state: State) -> Result<(), TensorError> {
-        match state.scalars.is_empty() && state.tensors.is_empty() {
-            true => Ok(()),
-            false => self.average.load_state(state),
+    fn load_state(&mut self, mut state: State) -> Result<(), TensorError> {
+        if state.scalars.is_empty() && state.tensors.is_empty() {
+            return Ok(());
         }
+        self.due = matches!(state.scalars.remove(DUE), Some(Scalar::Bool(true)));
+        self.average.load_state(state)
     }
 }

@@ -88,6 +88,32 @@ pub enum TrainError {
         /// Those that there are.
         known: Vec<String>,
     },
+    /// Happens when Burn's learner gets a model whose synchronised batch normalisation would see this
+    /// rank's batches alone.
+    #[error(
+        "the model has synchronised batch normalisation and no group; call \
+         bonfire_nn::connect_sync_batchnorm(model, context.group()) before Learner::new"
+    )]
+    NotConnected,
+    /// Happens when a setting made in code is impossible.
+    #[error("{name} = {value}: {reason}")]
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Happens when two callbacks would overwrite each other's part of a checkpoint.
+    #[error(
+        "two callbacks are called \"{name}\", and both have state or values to keep; give one \
+         another name"
+    )]
+    CallbackNames {
+        /// The name.
+        name: String,
+    },
     /// Happens when a loss is infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \

@@ -309,7 +309,11 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn finish(mut self) -> Result<FitReport<M>, TrainError> {
         let checkpoint = self.save_checkpoint()?;
         self.parallel.synchronize_buffers()?;
+        let drifted = self.parallel.drifts();
         self.parallel.agree()?;
+        if drifted {
+            self.show_agreed_values()?;
+        }
         let parameters_xxh3 = self.parallel.fingerprint()?;
         check_fingerprints(&self.control, self.parallel.whole_fingerprint()?)?;
         let variants = self.variants()?;

@@ -62,6 +62,8 @@ impl Metrics {
 #[derive(Default)]
 pub(crate) struct LocalMetrics {
     entries: Vec<Entry>,
+    /// Figures of the window at hand, which a skipped step takes back.
+    window: Vec<Entry>,
     /// Figures of optimizer steps. Apart, since a rank has them with and without samples: all ranks
     /// must have the same names in the same order.
     steps: Vec<MetricValue>,
@@ -74,7 +76,7 @@ struct Entry {
 }
 
 impl LocalMetrics {
-    /// Adds loss and metrics of a step.
+    /// Adds loss and metrics of a micro-batch to the window at hand.
     pub(crate) fn add(&mut self, output: &StepOutput) {
         let loss = output.loss.clone().without_autodiff().reshape([1]);
         let sum = match output.reduction {
@@ -101,17 +103,22 @@ impl LocalMetrics {
     }
 
     fn accumulate(&mut self, name: &str, sum: Tensor<1>, count: f64) {
-        match self.entries.iter_mut().find(|entry| entry.name == name) {
-            Some(entry) => {
-                entry.sum = entry.sum.clone() + sum;
-                entry.count += count;
+        accumulate(&mut self.window, name, sum, count);
+    }
+
+    /// Ends the window. Of a step that was skipped only the names stay: its loss may be infinite.
+    pub(crate) fn end_window(&mut self, skipped: bool) {
+        for Entry { name, sum, count } in std::mem::take(&mut self.window) {
+            match skipped {
+                true => accumulate(&mut self.entries, &name, sum.zeros_like(), 0.0),
+                false => accumulate(&mut self.entries, &name, sum, count),
             }
-            None => self.entries.push(Entry { name: name.to_string(), sum, count }),
         }
     }
 
     /// Reads the sums from the device and begins anew; names stay.
     pub(crate) fn take(&mut self) -> Result<Metrics, TrainError> {
+        self.end_window(false);
         let mut values = Vec::with_capacity(self.entries.len() + self.steps.len());
         for entry in &mut self.entries {
             let sum = scalar(entry.sum.clone())?;
@@ -124,6 +131,16 @@ impl LocalMetrics {
             (step.sum, step.count) = (0.0, 0.0);
         }
         Ok(Metrics(values))
+    }
+}
+
+fn accumulate(entries: &mut Vec<Entry>, name: &str, sum: Tensor<1>, count: f64) {
+    match entries.iter_mut().find(|entry| entry.name == name) {
+        Some(entry) => {
+            entry.sum = entry.sum.clone() + sum;
+            entry.count += count;
+        }
+        None => entries.push(Entry { name: name.to_string(), sum, count }),
     }
 }
 

@@ -31,6 +31,7 @@ impl<M: Learnable> Run<'_, M> {
             self.optimizer.set_momentum(momentum)?;
         }
         let done = self.optimizer_step(learning_rate)?;
+        self.local.end_window(done.skipped);
         self.position.step += 1;
         self.position.skipped += u64::from(done.skipped);
         self.samples += samples;
@@ -59,6 +60,11 @@ impl<M: Learnable> Run<'_, M> {
         if self.callbacks.is_empty() || self.parallel.drifts() {
             return Ok(());
         }
+        self.show_agreed_values()
+    }
+
+    /// Shows the callbacks the parameters, which are those of all ranks.
+    pub(crate) fn show_agreed_values(&mut self) -> Result<(), TrainError> {
         let values = self.parallel.values();
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_values(&values))
     }

@@ -13,6 +13,7 @@ use bonfire_data::Shard;
 use bonfire_nn::{connect_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
 use bonfire_tensor::parameters;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -135,6 +136,7 @@ impl Trainer {
         train: &dyn BatchSource<Batch = M::Batch>,
         valid: Option<&dyn BatchSource<Batch = M::Batch>>,
     ) -> Result<FitReport<M>, TrainError> {
+        self.check_callbacks()?;
         let entries = self.check_agreement(train, valid)?;
         let mut run = self.start(model, train, entries)?;
         run.resume()?;
@@ -160,6 +162,18 @@ impl Trainer {
         run.finish()
     }
 
+    /// Checks that callbacks with something to keep have names of their own.
+    fn check_callbacks(&mut self) -> Result<(), TrainError> {
+        let mut names = BTreeSet::new();
+        for callback in &mut self.callbacks {
+            let name = callback.name().to_string();
+            if callback.stateful().is_some() && !names.insert(name.clone()) {
+                return Err(TrainError::CallbackNames { name });
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that ranks agree on how to train and on what, and that there is something to do.
     ///
     /// Returns what a continuation of this run has to share with it.
@@ -168,6 +182,7 @@ impl Trainer {
         train: &dyn BatchSource<Batch = B>,
         valid: Option<&dyn BatchSource<Batch = B>>,
     ) -> Result<Vec<(String, String)>, TrainError> {
+        self.config.validate()?;
         let (samples, ranks) = (train.num_samples(), self.group.world_size());
         let shard = Shard { index: self.group.rank(), count: ranks };
         let mut data = agreement::data_entries("training", train, shard);
@@ -264,6 +279,7 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::RankWithoutSamples { .. }
             | TrainError::WarmupTooLong { .. }
             | TrainError::NothingToWatch { .. }
+            | TrainError::CallbackNames { .. }
             | TrainError::LossNotFinite { .. }
             | TrainError::ParametersDiffer { .. }
             | TrainError::OtherRank { .. }

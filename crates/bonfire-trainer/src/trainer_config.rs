@@ -170,6 +170,25 @@ impl TrainerConfig {
         Schedule::new(&self.schedule, self.optimizer.lr(), length)
     }
 
+    /// Checks the settings that a recipe would have been checked for.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] for the first impossible one.
+    pub fn validate(&self) -> Result<(), TrainError> {
+        let (lr, smoothing) = (self.optimizer.lr(), self.label_smoothing);
+        let start = self.schedule.warmup.start_factor;
+        for (name, value, ok, reason) in [
+            ("learning rate", lr, lr.is_finite() && lr >= 0.0, "must be 0 or more"),
+            ("label_smoothing", smoothing, (0.0..=1.0).contains(&smoothing), "must be from 0 to 1"),
+            ("start_factor", start, start > 0.0 && start <= 1.0, "must be above 0 and at most 1"),
+        ] {
+            if !ok {
+                return Err(TrainError::Setting { name, value: value.to_string(), reason });
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that the schedule fits a run of a length, with or without validation.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 
 mod support;
 
+use bonfire_amp::MixedPrecision;
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_parallel::{DataParallelConfig, LocalSgd};
 use bonfire_tensor::parameters::read;
@@ -17,7 +18,7 @@ use bonfire_trainer::{
 use burn::module::Module;
 use burn::tensor::Device;
 use std::sync::{Arc, Mutex};
-use support::{Normalized, SGD, loader, normalized, points};
+use support::{Normalized, SGD, line, loader, normalized, points};
 
 const EPOCHS: u64 = 4;
 
@@ -165,6 +166,60 @@ fn an_average_goes_on_after_a_resume_as_if_never_interrupted() {
             assert_eq!(report.valid, whole[0].valid, "from step {step}");
         }
     }
+}
+
+#[test]
+fn several_averages_go_by_names_of_their_own() {
+    let fit_with = |second: &str| {
+        let mut trainer = Trainer::new(config(), ProcessGroup::single())
+            .with_callback(WeightAverage::ema(0.9).unwrap())
+            .with_callback(WeightAverage::ema(0.5).unwrap().with_name(second));
+        let data = loader(points(31), 4);
+        trainer.fit(normalized(), &data, Some(&data))
+    };
+    let report = fit_with("fast").unwrap();
+    let valid = report.valid.unwrap();
+    assert!(valid.mean("ema_loss") != valid.mean("fast_loss"));
+    let error = fit_with("ema").map(drop).unwrap_err().to_string();
+    assert!(error.contains("two callbacks are called \"ema\""), "{error}");
+}
+
+#[test]
+fn values_that_are_due_when_the_run_ends_are_taken() {
+    let report = local::spawn(2, |group| {
+        // Averages after 5 of 32 steps each: the last epoch ends between two of them.
+        let parallel =
+            DataParallelConfig { local_sgd: Some(LocalSgd::new(5)), ..Default::default() };
+        let mut trainer = Trainer::new(TrainerConfig { parallel, ..config() }, group)
+            .with_callback(WeightAverage::swa(EPOCHS - 1).unwrap());
+        fit(&mut trainer)
+    })
+    .remove(0);
+    assert_eq!(report.variants.len(), 1);
+    let own = read(&report.model, |_| true).unwrap();
+    let path = "linear.weight";
+    assert_eq!(numbers(&report.variants[0].values, path), numbers(&own, path));
+}
+
+#[test]
+fn an_average_of_a_bf16_model_resumes_in_its_types() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = || {
+        let mixed = TrainerConfig::new(SGD).with_mixed_precision(MixedPrecision::bf16());
+        TrainerConfig { master_weights: false, ..mixed }.with_max_epochs(2)
+    };
+    let run = |config: TrainerConfig| {
+        let data = loader(points(31), 4);
+        Trainer::new(config, ProcessGroup::single())
+            .with_callback(WeightAverage::ema(0.9).unwrap())
+            .fit(line(), &data, Some(&data))
+            .unwrap()
+    };
+    let whole = run(base().with_checkpoints(folder.path()));
+    // At the very end: there is nothing left to take in.
+    let resumed = run(base().with_resume(folder.path()));
+    assert_eq!(resumed.variants, whole.variants);
+    assert_eq!(resumed.valid, whole.valid);
 }
 
 #[test]

@@ -77,6 +77,15 @@ impl FlatAverage {
         Ok(values)
     }
 
+    /// The types of the parameters by module path.
+    pub(super) fn types(&self) -> Vec<(String, bonfire_comm::DType)> {
+        let of = |bucket: &Bucket| {
+            let paths = bucket.segments.iter().map(|segment| segment.path.clone());
+            paths.map(|path| (path, bucket.dtype)).collect::<Vec<_>>()
+        };
+        self.buckets.iter().flat_map(|(bucket, _)| of(bucket)).collect()
+    }
+
     /// Takes over the layout of the parameters.
     fn follow(&mut self, values: &ModelValues<'_>) {
         let layout = values.layout.buckets();

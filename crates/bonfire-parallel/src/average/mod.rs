@@ -7,9 +7,11 @@ mod tests;
 
 use crate::ParallelError;
 use crate::bucket::BucketLayout;
+use bonfire_comm::DType;
 use bonfire_tensor::TensorError;
+use bonfire_tensor::host::{burn_type, flat_from_host, to_host};
 use bonfire_tensor::state::{HostTensor, Scalar, State, StateError, Stateful};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use flat::FlatAverage;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,8 +87,8 @@ pub struct ParameterAverage {
 /// Averages of the parameters, where they are.
 #[derive(Debug)]
 enum Parameters {
-    /// From a checkpoint, or none yet.
-    Restored(BTreeMap<String, HostTensor>),
+    /// From a checkpoint, or none yet; with the model's own types.
+    Restored(BTreeMap<String, (HostTensor, DType)>),
     /// Beside the parameters that train.
     Flat(FlatAverage),
 }
@@ -130,7 +132,9 @@ impl ParameterAverage {
                 self.parameters = Parameters::Flat(FlatAverage::copy_of(values));
             }
             Parameters::Restored(restored) => {
-                let mut flat = FlatAverage::restore(std::mem::take(restored), values)?;
+                let restored = std::mem::take(restored).into_iter();
+                let restored = restored.map(|(path, (tensor, _))| (path, tensor)).collect();
+                let mut flat = FlatAverage::restore(restored, values)?;
                 flat.update(values, weight)?;
                 self.parameters = Parameters::Flat(flat);
             }
@@ -149,7 +153,10 @@ impl ParameterAverage {
     /// When a tensor cannot be read.
     pub fn values(&self) -> Result<State, TensorError> {
         let mut tensors = match &self.parameters {
-            Parameters::Restored(restored) => restored.clone(),
+            Parameters::Restored(restored) => restored
+                .iter()
+                .map(|(path, (tensor, dtype))| Ok((path.clone(), converted(tensor, *dtype)?)))
+                .collect::<Result<_, TensorError>>()?,
             Parameters::Flat(flat) => flat.values(true)?,
         };
         tensors.extend(self.buffers.clone());
@@ -157,13 +164,56 @@ impl ParameterAverage {
     }
 }
 
+impl ParameterAverage {
+    /// The model's own types of the parameters.
+    fn types(&self) -> Vec<(String, DType)> {
+        match &self.parameters {
+            Parameters::Restored(restored) => {
+                restored.iter().map(|(path, (_, dtype))| (path.clone(), *dtype)).collect()
+            }
+            Parameters::Flat(flat) => flat.types(),
+        }
+    }
+}
+
+/// Prefix of the scalars that name 16-bit types.
+const TYPE: &str = "type/";
+
+fn name_of(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F16 => Some("f16"),
+        DType::BF16 => Some("bf16"),
+        _ => None,
+    }
+}
+
+fn half_type(name: &str) -> Option<DType> {
+    [DType::F16, DType::BF16].into_iter().find(|dtype| name_of(*dtype) == Some(name))
+}
+
+/// A tensor in another type.
+fn converted(tensor: &HostTensor, dtype: DType) -> Result<HostTensor, TensorError> {
+    if tensor.data.dtype() == dtype {
+        return Ok(tensor.clone());
+    }
+    let flat = flat_from_host(tensor.data.clone(), &Device::flex());
+    Ok(HostTensor { shape: tensor.shape.clone(), data: to_host(flat.cast(burn_type(dtype)))? })
+}
+
 impl Stateful for ParameterAverage {
     fn state(&self) -> Result<State, TensorError> {
         let mut state = State::default();
         let parameters = match &self.parameters {
-            Parameters::Restored(restored) => restored.clone(),
+            Parameters::Restored(restored) => {
+                restored.iter().map(|(path, (tensor, _))| (path.clone(), tensor.clone())).collect()
+            }
             Parameters::Flat(flat) => flat.values(false)?,
         };
+        for (path, dtype) in self.types() {
+            if let Some(name) = name_of(dtype) {
+                state.scalars.insert(format!("{TYPE}{path}"), Scalar::Text(name.to_string()));
+            }
+        }
         state.insert_under("parameters", State { tensors: parameters, ..State::default() });
         let buffers = State { tensors: self.buffers.clone(), ..State::default() };
         state.insert_under("buffers", buffers);
@@ -175,13 +225,22 @@ impl Stateful for ParameterAverage {
         let count = state.take_uint("count")?;
         let parameters = state.take_under("parameters").tensors;
         let buffers = state.take_under("buffers").tensors;
+        let mut typed = BTreeMap::new();
+        for (path, tensor) in parameters {
+            let dtype = match state.scalars.remove(&format!("{TYPE}{path}")) {
+                Some(Scalar::Text(name)) => half_type(&name),
+                _ => None,
+            };
+            let dtype = dtype.unwrap_or(tensor.data.dtype());
+            typed.insert(path, (tensor, dtype));
+        }
         state.finish()?;
-        if count > 0 && parameters.is_empty() {
+        if count > 0 && typed.is_empty() {
             let name = "parameters".to_string();
             return Err(StateError::Missing { kind: "tensor", name }.into());
         }
         self.count = count;
-        self.parameters = Parameters::Restored(parameters);
+        self.parameters = Parameters::Restored(typed);
         self.buffers = buffers;
         Ok(())
     }

@@ -107,6 +107,10 @@ impl<M: Module> DataParallel<M> {
             let reason = "a rank that has joined could not take the steps of such an optimizer";
             return setting("join", format!("{:?}", self.config.join), reason);
         }
+        if self.config.parameter_groups != crate::ParameterGroups::default() {
+            let reason = "an optimizer that takes the whole module has rates and decays of its own";
+            return setting("parameter_groups", "given".to_string(), reason);
+        }
         if let Some(policy) = self.config.local_sgd {
             let reason = "an optimizer that keeps the module itself would not see the averages";
             return setting("local_sgd.period", policy.period.to_string(), reason);

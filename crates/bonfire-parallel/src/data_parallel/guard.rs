@@ -101,7 +101,12 @@ impl<M: Module> DataParallel<M> {
         guarded.norm = Some(norm);
         match clip {
             Some(Clip::Norm { error_if_nonfinite: true, .. }) if !norm.is_finite() => {
-                return Err(ParallelError::GradientNotFinite { step: self.steps, norm });
+                let error = ParallelError::GradientNotFinite { step: self.steps, norm };
+                if self.exchange() == Exchange::None {
+                    // The others' gradients are their own: they have not seen it.
+                    self.control.abort(&error.to_string());
+                }
+                return Err(error);
             }
             Some(Clip::Value { limit }) => guarded.limit = Some(limit),
             Some(clip) => guarded.gradient_scale *= clip.coefficient(norm),

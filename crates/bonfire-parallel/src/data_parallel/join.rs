@@ -75,16 +75,25 @@ impl<M: Module> DataParallel<M> {
         Ok(())
     }
 
-    /// The learning rate of the window's step, which a rank without batches does not know. Where all
-    /// ranks have joined in the middle of their window, that of the step before.
+    /// The learning rate of the window's step, which a rank without batches does not know, as little
+    /// as the optimizer's momentum: it takes over both. Where all ranks have joined in the middle of
+    /// their window, those of the step before.
     ///
     /// # Collective
     /// All ranks, where they may join.
-    pub(super) fn agreed_rate(&mut self, own: Option<f64>) -> Result<f64, ParallelError> {
+    pub(super) fn agreed_rate(
+        &mut self,
+        own: Option<f64>,
+        optimizer: &mut dyn FlatOptimizer,
+    ) -> Result<f64, ParallelError> {
         const UNKNOWN: f64 = f64::NEG_INFINITY;
-        let mut rate = [own.unwrap_or(UNKNOWN)];
+        let momentum = optimizer.momentum().filter(|_| own.is_some());
+        let mut rate = [own.unwrap_or(UNKNOWN), momentum.unwrap_or(UNKNOWN)];
         if self.joins() {
             self.control.all_reduce(&mut rate, ReduceOp::Max)?;
+        }
+        if own.is_none() && rate[1] != UNKNOWN {
+            optimizer.set_momentum(rate[1])?;
         }
         let known = Some(rate[0]).filter(|rate| *rate != UNKNOWN).or(self.last_rate);
         self.last_rate = known;

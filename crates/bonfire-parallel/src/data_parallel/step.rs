@@ -102,12 +102,15 @@ impl<M: Module> DataParallel<M> {
         options: StepOptions<'_>,
     ) -> Result<StepReport, ParallelError> {
         self.synchronize()?;
-        let learning_rate = self.agreed_rate(learning_rate)?;
+        let learning_rate = self.agreed_rate(learning_rate, optimizer)?;
         let Ended { totals, gradient_scale, used } = self.end_window(Some(optimizer))?;
         let guarded = self.guard(gradient_scale, options)?;
         if guarded.skip {
             self.discard()?;
             let Totals { weight, votes, .. } = totals;
+            // Nobody has heard of a local step's votes.
+            let alone = self.control.world_size() > 1 && self.exchange() == Exchange::None;
+            let votes = if alone { 0.0 } else { votes };
             return Ok(StepReport { weight, votes, grad_norm: None, skipped: true });
         }
         let rate = |settings: &ParameterSettings| learning_rate * settings.lr_factor;

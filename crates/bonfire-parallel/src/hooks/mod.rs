@@ -8,7 +8,7 @@
 //! | `PowerSgd` | two thin factors of each matrix | yes | by the shapes of the model |
 //!
 //! *Error feedback*: what a rank's compression leaves out in one step it adds to its gradient in the
-//! next. So nothing is lost, only late: the sum over steps of what the ranks got, plus the mean over
+//! next. So nothing is lost, only late, unless a loss scaler discards a step: the sum over steps of what the ranks got, plus the mean over
 //! ranks of what they still owe, is the sum of the exact means (Karimireddy et al. 2019,
 //! arXiv:1901.09847). A gradient that is not finite reaches every rank as such, so that a loss scaler
 //! sees it, and what a rank owes stays finite: see the hooks.

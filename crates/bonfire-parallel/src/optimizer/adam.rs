@@ -147,6 +147,10 @@ impl FlatOptimizer for Adam {
         Ok(parameters)
     }
 
+    fn momentum(&self) -> Option<f64> {
+        Some(self.settings.betas.0)
+    }
+
     fn set_momentum(&mut self, momentum: f64) -> Result<(), ParallelError> {
         below_one("betas", momentum)?;
         self.settings.betas.0 = momentum;

@@ -88,6 +88,11 @@ pub trait FlatOptimizer: Send {
     /// When a device fails.
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError>;
 
+    /// The momentum, where [`set_momentum`](Self::set_momentum) can change it.
+    fn momentum(&self) -> Option<f64> {
+        None
+    }
+
     /// Sets the momentum of the coming steps: the factor of [`Sgd`], the first beta of [`Adam`].
     ///
     /// # Errors

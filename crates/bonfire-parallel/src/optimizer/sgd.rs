@@ -132,6 +132,10 @@ impl FlatOptimizer for Sgd {
         Ok(parameters)
     }
 
+    fn momentum(&self) -> Option<f64> {
+        Some(self.config.momentum)
+    }
+
     fn set_momentum(&mut self, momentum: f64) -> Result<(), ParallelError> {
         below_one("momentum", momentum)?;
         self.config.momentum = momentum;

@@ -4,6 +4,7 @@ use super::control::{Control, Word};
 use super::records::share_learner;
 use crate::lifecycle::check_fingerprints;
 use crate::{Context, TrainError, agreement};
+use bonfire_nn::{has_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, DataParallelConfig};
 use bonfire_tensor::checkpointing::follow_device;
 use burn::data::dataloader::{DataLoaderIterator, Progress};
@@ -71,6 +72,9 @@ impl<'a, M: LearnerModel> Run<'a, M> {
         DataParallel::check_agreement(&learner.model(), group)?;
         share_learner(group, &mut learner, &components.event_store)?;
         let model = follow_device(learner.model(), device);
+        if group.world_size() > 1 && has_sync_batchnorm(&model) && !is_synchronized(&model) {
+            return Err(TrainError::NotConnected);
+        }
         let parallel = DataParallel::new(model, group, config.clone())?;
         draw_own_noise(context.rank(), device);
         let control = Control(group.duplicate("learner")?);

@@ -42,6 +42,16 @@ impl AveragePlan {
         }
     }
 
+    /// The first step, counted from 0, whose values are taken.
+    pub fn first_step(&self, steps_per_epoch: u64) -> u64 {
+        match *self {
+            Self::Ema { start_step, .. } => start_step,
+            Self::Swa { start_epoch, .. } => {
+                start_epoch.saturating_add(1).saturating_mul(steps_per_epoch).saturating_sub(1)
+            }
+        }
+    }
+
     /// The course of the rate while weights are averaged, if it has one of its own.
     pub(super) fn rate(&self) -> Option<SwaRate> {
         match self {
@@ -88,7 +98,7 @@ fn swa(section: &AverageSection, budget: Budget, resolver: &mut Resolver<'_>) ->
         }
         (Some(start), Budget::Steps(_)) => start,
         // As Lightning: the last fifth.
-        (None, Budget::Epochs(all)) => all * 4 / 5,
+        (None, Budget::Epochs(all)) => all / 5 * 4 + all % 5 * 4 / 5,
         (None, Budget::Steps(_)) => {
             resolver.missing(key, "the first epoch to average, since train.max_steps is given");
             0

@@ -59,12 +59,17 @@ impl OneCycle {
 
     /// The step at which the rate is highest; between two steps unless it divides evenly.
     pub(super) fn peak(&self, total_steps: u64) -> f64 {
-        (self.pct_start * total_steps as f64 - 1.0).max(0.0)
+        self.end_of_rise(total_steps).max(0.0)
+    }
+
+    /// Where the rate would be highest; before the first step if the rise takes less than one.
+    fn end_of_rise(&self, total_steps: u64) -> f64 {
+        self.pct_start * total_steps as f64 - 1.0
     }
 
     /// What goes from the first value over the second to the third.
     fn value(&self, step: u64, total_steps: u64, [first, middle, last]: [f64; 3]) -> f64 {
-        let (end, peak) = (total_steps.saturating_sub(1) as f64, self.peak(total_steps));
+        let (end, peak) = (total_steps.saturating_sub(1) as f64, self.end_of_rise(total_steps));
         let step = (step as f64).min(end);
         if step <= peak && peak > 0.0 {
             self.anneal(first, middle, step / peak)
