@@ -1,4 +1,5 @@
 use crate::bench::CollectivesArgs;
+use crate::data_sets::DataCommand;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -16,6 +17,8 @@ pub(crate) enum Command {
     Analyze(AnalyzeArgs),
     #[command(subcommand)]
     Bench(Bench),
+    #[command(subcommand)]
+    Data(DataCommand),
 }
 
 /// Measures how fast parts of Bonfire are on this machine

@@ -2,7 +2,9 @@
 
 use crate::CliError;
 use crate::registry::ModelConfig;
-use bonfire_data::{DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split};
+use bonfire_data::{
+    DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split, check_classes,
+};
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::Plan;
 use bonfire_trainer::{ImageCollate, open_images};
@@ -24,8 +26,9 @@ impl Data {
     /// Opens what the plan names.
     pub(crate) fn open(plan: &Plan, device: &Device) -> Result<Self, CliError> {
         let [train, valid] =
-            [Split::Train, Split::Test].map(|split| open_images(&plan.data, split));
+            [Split::Train, Split::Test].map(|split| open_images(&plan.data.source, split));
         let (train, valid) = (train?, valid?);
+        check_classes(train.as_ref(), valid.as_ref())?;
         let shape = image_shape(train.as_ref())?;
         let num_classes = train.num_classes();
         let normalize = plan.data.normalize.map(|normalize| (normalize.mean, normalize.std));

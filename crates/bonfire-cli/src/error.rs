@@ -1,3 +1,4 @@
+use crate::data_sets::FetchError;
 use crate::launch::LaunchError;
 use bonfire_comm::CommError;
 use bonfire_data::DataError;
@@ -19,6 +20,9 @@ pub enum CliError {
     /// Happens when data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Happens when a data set cannot be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
     /// Happens when a file of the run cannot be written.
     #[error("{action} \"{path}\" failed: {source}")]
     Io {

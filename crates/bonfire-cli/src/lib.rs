@@ -10,6 +10,7 @@
 mod args;
 mod bench;
 mod data;
+mod data_sets;
 mod dry_run;
 mod error;
 mod exit;
@@ -26,6 +27,7 @@ mod survey;
 mod train;
 mod worker;
 
+pub use data_sets::FetchError;
 pub use error::CliError;
 pub use registry::{ModelConfig, Registry};
 
@@ -45,6 +47,7 @@ pub fn run(registry: Registry) -> ExitCode {
         args::Command::Analyze(args) => flight::analyze_dumps(&args),
         args::Command::Train(args) => train::train(&registry, &args),
         args::Command::Bench(args::Bench::Collectives(args)) => bench::collectives(&args),
+        args::Command::Data(command) => data_sets::run(&command),
     };
     exit::code(result)
 }

@@ -125,7 +125,7 @@ fn a_truncated_file_is_named_with_the_place() {
 #[test]
 fn more_ranks_than_samples_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    idx::write(folder.path(), 2, 10);
+    idx::write(folder.path(), 2, 2);
     let path = format!("data.path={}", folder.path().display());
     let ended = digits().ranks(3).set(&[&path, "data.batch_size=1"]).fail();
     ended.says_once(&["2 samples for 3 ranks"]);

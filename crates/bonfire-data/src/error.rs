@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
+use crate::ImageSetProblem;
+
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -166,6 +168,29 @@ pub enum DataError {
         problem: IdxProblem,
     },
 
+    /// Happens when a folder, list or file of images is not as it should be.
+    #[error("{}: {problem}", path.display())]
+    ImageSet {
+        /// The folder or file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: ImageSetProblem,
+    },
+
+    /// Happens when a classifier cannot be trained and validated on the classes of the data.
+    #[error(
+        "the training data have {train} class(es) and the validation data {valid}; at least {} are \
+         needed, and every label of the validation data must be below the number of classes of the \
+         training data",
+        crate::MIN_CLASSES
+    )]
+    Classes {
+        /// The number of classes of the training data.
+        train: usize,
+        /// The number of classes of the validation data.
+        valid: usize,
+    },
+
     /// Happens when an image file and its label file do not belong together.
     #[error(
         "{} holds {num_images} images but {} holds {num_labels} labels; they must be of one split",
@@ -198,6 +223,11 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// Says what is wrong with a folder, list or file of images.
+    pub(crate) fn image_set(path: impl Into<PathBuf>, problem: ImageSetProblem) -> Self {
+        Self::ImageSet { path: path.into(), problem }
+    }
+
     /// Makes an error out of a message, for a user's own data set or collate function.
     pub fn message(message: impl Into<String>) -> Self {
         Self::Message { message: message.into() }

@@ -10,17 +10,17 @@ use crate::{
     DataError, Dataset, DatasetDigest, Image, ImageDataset, ImageSample, Pixels, SampleContext,
 };
 
-/// Which part of MNIST to read.
+/// Which part of a data set to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// The files called `train-...`.
+    /// What is trained on.
     Train,
-    /// The files called `t10k-...`.
+    /// What is validated or tested on.
     Test,
 }
 
 impl Split {
-    /// The beginning of the names of the files.
+    /// The beginning of the names of MNIST's files.
     fn prefix(self) -> &'static str {
         match self {
             Self::Train => "train",

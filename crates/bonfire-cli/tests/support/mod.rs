@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 pub mod idx;
+pub mod images;
 
 /// Longest time for anything but an error.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -20,6 +20,7 @@ mod agreement;
 mod average;
 mod choice;
 mod clip;
+mod data;
 mod distributed;
 mod error;
 mod optimizer;
@@ -38,6 +39,7 @@ mod suggest;
 mod tests;
 
 pub use average::AveragePlan;
+pub use data::{CifarLabel, CorruptPolicy, DataSource};
 pub use distributed::{
     AlgorithmKind, CompressionKind, DistributedPlan, DistributedSection, EngineKind,
     LocalSgdSection, TransportKind,

@@ -1,12 +1,12 @@
 //! The configuration as resolved for a world size.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_parallel::ParameterGroups;
 
 use super::average::{self, AveragePlan};
 use super::clip;
+use super::data::{self, DataSource};
 use super::distributed::DistributedPlan;
 use super::error::ConfigError;
 use super::optimizer::OptimizerPlan;
@@ -15,7 +15,7 @@ use super::precision::PrecisionPlan;
 use super::run_config::RunConfig;
 use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
 use super::sections::{
-    CheckpointSection, DataKind, DataSection, LogSection, ModelSection, Normalize, TrainSection,
+    CheckpointSection, DataSection, LogSection, ModelSection, Normalize, TrainSection,
 };
 use bonfire_amp::Clip;
 
@@ -66,10 +66,8 @@ pub struct ModelPlan {
 /// Where samples come from and how many a step takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataPlan {
-    /// Format of the data set.
-    pub kind: DataKind,
-    /// Folder of the data set.
-    pub path: PathBuf,
+    /// Which images.
+    pub source: DataSource,
     /// Samples per rank and micro-batch.
     pub batch_size: usize,
     /// Samples per optimizer step over all ranks and micro-batches:
@@ -214,14 +212,13 @@ impl Plan {
 
     fn data_section(&self) -> DataSection {
         DataSection {
-            kind: Some(self.data.kind),
-            path: Some(self.data.path.clone()),
             batch_size: Some(self.data.batch_size),
             global_batch_size: None,
             workers: Some(self.data.workers),
             drop_last: Some(self.data.drop_last),
             normalize: self.data.normalize,
             transforms: None,
+            ..data::to_section(&self.data.source)
         }
     }
 

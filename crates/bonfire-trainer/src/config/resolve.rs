@@ -2,11 +2,11 @@
 
 use bonfire_amp::AmpError;
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::average::{self, AveragePlan};
 use super::clip;
+use super::data;
 use super::distributed;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
@@ -15,7 +15,7 @@ use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, Tr
 use super::precision;
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan, Surroundings};
-use super::sections::{DataKind, Normalize};
+use super::sections::Normalize;
 use super::source::Source;
 
 /// Bytes of a MiB, the unit of bucket sizes.
@@ -134,18 +134,14 @@ impl Resolver<'_> {
 
     fn data(&mut self, config: &RunConfig, world_size: usize, accumulate: usize) -> DataPlan {
         let data = &config.data;
-        let path = data.path.clone().unwrap_or_default();
-        if path == PathBuf::new() {
-            self.missing("data.path", "the folder of the data set");
-        }
+        let source = data::resolve(data, self);
         if let Some(Normalize { mean, std }) = data.normalize {
             self.check("data.normalize.mean", mean, mean.is_finite(), "must be finite");
             self.above_zero("data.normalize.std", std);
         }
         let (batch_size, global_batch_size) = self.batch(config, world_size, accumulate);
         DataPlan {
-            kind: data.kind.unwrap_or(DataKind::Idx),
-            path,
+            source,
             batch_size,
             global_batch_size,
             workers: data.workers.unwrap_or(1),

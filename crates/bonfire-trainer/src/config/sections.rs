@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::choice::choice;
+use super::data::{CifarLabel, CorruptPolicy};
 use super::schedule::ScalingRule;
 
 choice! {
@@ -22,6 +23,16 @@ choice! {
     DataKind {
         /// IDX files (the format of MNIST), images and labels apart.
         Idx = "idx",
+        /// CIFAR-10's binary version.
+        Cifar10 = "cifar10",
+        /// CIFAR-100's binary version.
+        Cifar100 = "cifar100",
+        /// Images in a folder a class.
+        Folder = "folder",
+        /// Lists of images and labels.
+        Csv = "csv",
+        /// Made-up images.
+        Synthetic = "synthetic",
     }
 }
 
@@ -136,12 +147,40 @@ pub struct ModelSection {
 /// `[data]`: where samples come from and how many a step takes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataSection {
-    /// Format of the data set; default `"idx"`.
+    /// Format of the data set, `"idx"`, `"cifar10"`, `"cifar100"`, `"folder"`, `"csv"` or
+    /// `"synthetic"`; default `"idx"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<DataKind>,
-    /// Folder of the data set; required.
+    /// Folder of the data set; required but for `synthetic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<std::path::PathBuf>,
+    /// Labels of `cifar100`, `"fine"` or `"coarse"`; default `"fine"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<CifarLabel>,
+    /// Name of the training split in `path`: of `folder` its folder (default `"train"`), of `csv` its
+    /// list (default `"train.csv"`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<String>,
+    /// Name of the validation split in `path`: of `folder` its folder (default: the first of `"val"`,
+    /// `"valid"`, `"validation"` and `"test"` that exists), of `csv` its list (default `"valid.csv"`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid: Option<String>,
+    /// Channels of images in files (`folder`, `csv`), 1 (grey) or 3 (colour); default 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<usize>,
+    /// What becomes of a file that cannot be decoded (`folder`, `csv`), `"error"` or `"skip"`; default
+    /// `"error"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_corrupt: Option<CorruptPolicy>,
+    /// Training samples of `synthetic`; default 1000. Validation has a fifth of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_samples: Option<usize>,
+    /// `[height, width, channels]` of `synthetic`; default [32, 32, 3].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<[usize; 3]>,
+    /// Classes of `synthetic`; default 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_classes: Option<usize>,
     /// Samples per rank and micro-batch; default 32. Not together with `global_batch_size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<usize>,

@@ -1,11 +1,12 @@
 //! Tests of reading, overriding and resolving as a whole.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Budget, ConfigError, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig};
+use super::{
+    Budget, ConfigError, DataSource, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig,
+};
 use bonfire_amp::{Clip, MixedPrecision, NormType};
 use bonfire_parallel::{Compression, ParameterGroup, ParameterGroups, Select, ZeroStage};
 
@@ -44,7 +45,7 @@ fn rejects(overrides: &[&str], world_size: usize, expected: &[&str]) {
 fn fills_in_the_documented_defaults() {
     let plan = plan(&[], 2).unwrap();
     assert_eq!((plan.name.as_str(), plan.seed, plan.world_size), ("mlp", 0, 2));
-    assert_eq!(plan.data.path, PathBuf::from("data/digits"));
+    assert_eq!(plan.data.source, DataSource::Idx { folder: "data/digits".into() });
     assert_eq!((plan.data.batch_size, plan.data.global_batch_size), (32, 64));
     assert_eq!((plan.data.workers, plan.data.drop_last, plan.data.normalize), (1, false, None));
     assert_eq!(plan.train.budget, Budget::Epochs(10));
@@ -172,7 +173,7 @@ fn overrides_win_over_the_file() {
     assert_eq!(plan.optimizer.lr(), 1.0);
     assert_eq!(plan.name, "night run");
     assert_eq!(plan.train.budget, Budget::Steps(7));
-    assert_eq!(plan.data.path, PathBuf::from("a b"));
+    assert_eq!(plan.data.source, DataSource::Idx { folder: "a b".into() });
     assert_eq!(plan.data.normalize.map(|n| n.std), Some(2.0));
     assert_eq!(plan.precision.mode, PrecisionMode::F64);
     assert_eq!(plan.model.keys["hidden"]["sizes"].as_array().unwrap().len(), 2);
