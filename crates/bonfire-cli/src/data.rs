@@ -3,10 +3,10 @@
 use crate::CliError;
 use crate::registry::ModelConfig;
 use bonfire_data::{
-    DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split, check_classes,
+    DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split, Transformed, check_classes,
 };
 use bonfire_nn::ImageShape;
-use bonfire_trainer::config::Plan;
+use bonfire_trainer::config::{Normalize, Plan, TransformsPlan};
 use bonfire_trainer::{ImageCollate, open_images};
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -29,21 +29,31 @@ impl Data {
             [Split::Train, Split::Test].map(|split| open_images(&plan.data.source, split));
         let (train, valid) = (train?, valid?);
         check_classes(train.as_ref(), valid.as_ref())?;
-        let shape = image_shape(train.as_ref())?;
+        let train = transformed(train?, &plan.data.transforms, plan);
+        let valid = transformed(valid?, &plan.data.valid_transforms, plan);
+        let shape = image_shape("training", "data.transforms", train.as_ref())?;
+        check_alike(shape, image_shape("validation", "data.valid_transforms", valid.as_ref())?)?;
         let num_classes = train.num_classes();
-        let normalize = plan.data.normalize.map(|normalize| (normalize.mean, normalize.std));
-        let collate = Arc::new(ImageCollate::new(shape, normalize, device));
+        let mut collate = ImageCollate::new(shape, None, device);
+        if let Some(Normalize { mean, std }) = &plan.data.normalize {
+            collate = collate.with_normalization(mean.as_slice(), std.as_slice())?;
+        }
+        let train_collate = match plan.data.transforms.mix {
+            Some(mix) => collate.clone().with_mix(mix),
+            None => collate.clone(),
+        };
         let config = LoaderConfig {
             batch_size: plan.data.batch_size,
             workers: plan.data.workers,
+            prefetch_factor: plan.data.prefetch_factor,
             seed: plan.seed,
             padding: Padding::Skip,
             ..LoaderConfig::default()
         };
         let train_config = LoaderConfig { shuffle: true, drop_last: plan.data.drop_last, ..config };
         Ok(Self {
-            train: DataLoader::new(train, collate.clone(), train_config),
-            valid: DataLoader::new(valid, collate, config),
+            train: DataLoader::new(train, Arc::new(train_collate), train_config),
+            valid: DataLoader::new(valid, Arc::new(collate), config),
             shape,
             num_classes,
         })
@@ -83,11 +93,44 @@ impl Data {
     }
 }
 
+/// The images after a recipe's transforms.
+fn transformed(
+    images: Arc<dyn ImageDataset>,
+    transforms: &TransformsPlan,
+    plan: &Plan,
+) -> Arc<dyn ImageDataset> {
+    let transforms = transforms.transforms(plan.data.normalize.as_ref());
+    Arc::new(Transformed::new(images, transforms))
+}
+
 /// The shape of the images that models get.
-fn image_shape(images: &dyn ImageDataset) -> Result<ImageShape, CliError> {
+fn image_shape(
+    split: &str,
+    section: &str,
+    images: &dyn ImageDataset,
+) -> Result<ImageShape, CliError> {
     let Some([height, width, channels]) = images.image_shape() else {
-        let message = "the images have different sizes; resize or crop them by data.transforms";
+        let message =
+            format!("the {split} images have different sizes: resize or crop them in {section}");
         return Err(DataError::message(message).into());
     };
     Ok(ImageShape { channels, height, width })
+}
+
+/// Checks that a model can take the images of both splits.
+fn check_alike(train: ImageShape, valid: ImageShape) -> Result<(), CliError> {
+    if train == valid {
+        return Ok(());
+    }
+    let words = |shape: ImageShape| {
+        let ImageShape { channels, height, width } = shape;
+        format!("{height} rows, {width} columns and {channels} channels")
+    };
+    let message = format!(
+        "training images have {}, validation images {}: bring them to the same size in \
+         data.transforms and data.valid_transforms",
+        words(train),
+        words(valid)
+    );
+    Err(DataError::message(message).into())
 }

@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{Collate, DataError, Dataset, LoadedBatch, Padding, SampleContext, ShardBatch};
+use crate::{
+    BatchContext, Collate, DataError, Dataset, LoadedBatch, Padding, SampleContext, ShardBatch,
+};
 
 /// What every worker needs to build batches of one epoch.
 pub(crate) struct BatchBuilder<D: ?Sized, C: ?Sized> {
@@ -67,7 +69,12 @@ where
 
     fn join(&self, plan: &ShardBatch, items: Vec<D::Item>) -> BuildResult<C::Batch> {
         let samples = items.len();
-        let data = if items.is_empty() { None } else { Some(self.collate.collate(items)?) };
+        let position = plan.cursor_after - plan.global_samples as u64;
+        let context = BatchContext { seed: self.seed, epoch: self.epoch, position };
+        let data = match items.is_empty() {
+            true => None,
+            false => Some(self.collate.collate_at(items, &context)?),
+        };
         Ok(LoadedBatch {
             data,
             samples,

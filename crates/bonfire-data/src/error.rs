@@ -45,6 +45,23 @@ pub enum DataError {
         channels: usize,
     },
 
+    /// Happens when a transform meets an image that it cannot work on.
+    #[error(
+        "{transform} cannot take an image of {height} rows, {width} columns and {channels} channels: {rule}"
+    )]
+    Transform {
+        /// The transform.
+        transform: &'static str,
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// Channels.
+        channels: usize,
+        /// What it needs.
+        rule: String,
+    },
+
     /// Happens when there are fewer samples than needed to give every shard something to do.
     #[error(
         "{num_samples} samples are too few for {num_shards} shards with batch size {batch_size} \

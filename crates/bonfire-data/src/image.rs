@@ -113,9 +113,16 @@ impl Image {
         [self.height, self.width, self.channels]
     }
 
-    /// Returns the bytes, in memory of their own that nobody else holds.
+    /// Returns the bytes, in memory of their own that nobody else holds; a copy only where the image
+    /// shared its memory.
     pub fn into_vec(self) -> Vec<u8> {
-        self.pixels.to_vec()
+        let Pixels { store, range } = self.pixels;
+        let whole = range == (0..store.len());
+        match Arc::try_unwrap(store) {
+            Ok(pixels) if whole => pixels,
+            Ok(pixels) => pixels[range].to_vec(),
+            Err(shared) => shared[range].to_vec(),
+        }
     }
 }
 
@@ -133,6 +140,12 @@ pub trait ImageDataset: Dataset<Item = ImageSample> {
     /// Returns `[height, width, channels]` where all images have the same, which is known without
     /// reading them.
     fn image_shape(&self) -> Option<[usize; 3]>;
+
+    /// Returns the number of channels where all images have the same, which may be known although
+    /// their sizes differ.
+    fn num_channels(&self) -> Option<usize> {
+        self.image_shape().map(|[_, _, channels]| channels)
+    }
 
     /// Returns the number of classes; every label is below it.
     fn num_classes(&self) -> usize;

@@ -1,16 +1,15 @@
 //! The order of an epoch.
 //!
-//! Checkpoints refer to positions in this order, so it must never change: seed expansion, bounded
-//! integers and shuffle are written out here and pinned by golden values, instead of being taken
-//! from a crate whose next version may do them differently. Only the ChaCha8 key stream, which is a
-//! fixed specification, comes from outside.
+//! Checkpoints refer to positions in this order, so it must never change: the shuffle is written out
+//! here and pinned by golden values, like the random numbers it takes.
 
 use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
 use crate::DataError;
+use crate::random::{below, expand_seed};
 
 /// Maps positions in an epoch to samples; cheap to clone.
 #[derive(Debug, Clone)]
@@ -47,43 +46,6 @@ impl Permutation {
     }
 }
 
-/// Spreads a seed over a key with SplitMix64, so that near seeds give unrelated keys.
-///
-/// # Reference
-///
-/// Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
-fn expand_seed(seed: u64) -> [u8; 32] {
-    let mut key = [0; 32];
-    let mut state = seed;
-    for word in key.chunks_exact_mut(8) {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
-    }
-    key
-}
-
-/// Draws uniformly from `0..bound`, for a bound of at least 1.
-///
-/// The high half of `random * bound` falls on each value equally often once the draws whose low half
-/// is below `2^64 mod bound` are rejected.
-///
-/// # Reference
-///
-/// Lemire: "Fast Random Integer Generation in an Interval" (ACM TOMACS 29, 2019), algorithm 5.
-fn below(random: &mut impl RngCore, bound: u64) -> u64 {
-    let mut product = u128::from(random.next_u64()) * u128::from(bound);
-    if (product as u64) < bound {
-        let rejected = bound.wrapping_neg() % bound;
-        while (product as u64) < rejected {
-            product = u128::from(random.next_u64()) * u128::from(bound);
-        }
-    }
-    (product >> 64) as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,20 +66,6 @@ mod tests {
         let long = order(1797, 7);
         assert_eq!(long[..4], [1714, 1697, 290, 652]);
         assert_eq!(long[1793..], [120, 910, 1390, 719]);
-    }
-
-    /// With a bound just above 2^63 every second draw is rejected.
-    #[test]
-    fn bounded_draws_with_rejection_never_change() {
-        let mut random = ChaCha8Rng::from_seed(expand_seed(3));
-        let drawn = [0; 4].map(|_: u64| below(&mut random, (1 << 63) + 1));
-        let expected = [
-            0x2bda_7bd4_0bcd_5463,
-            0x4ac5_8faa_2001_a4d2,
-            0x03b9_076c_3c10_c446,
-            0x05a4_e0eb_bdde_bcc2,
-        ];
-        assert_eq!(drawn, expected);
     }
 
     #[test]

@@ -67,6 +67,38 @@ pub fn cross_entropy_smoothed(
     of_class.mul_scalar(smoothing - 1.0) - of_all.mul_scalar(smoothing)
 }
 
+/// Mean cross-entropy of scores against mixtures of two classes: the first has probability `lambda`,
+/// the second the rest; then smoothed as in [`cross_entropy_smoothed`]. In f32 at least.
+///
+/// `loss = lambda * loss(first) + (1 - lambda) * loss(second)`, since cross-entropy is linear in its
+/// target.
+///
+/// # Shapes
+/// - logits `[batch, classes]`
+/// - first and second `[batch]`, each in `0..classes`
+/// - lambda and smoothing in `[0, 1]`
+///
+/// # Reference
+/// `torch.nn.functional.cross_entropy` with probabilities as target and `label_smoothing`; Zhang et
+/// al., "mixup: Beyond Empirical Risk Minimization", 2017, arXiv:1710.09412, section 2.
+pub fn cross_entropy_mixed(
+    logits: Tensor<2>,
+    [first, second]: [Tensor<1, Int>; 2],
+    lambda: f64,
+    smoothing: f64,
+) -> Tensor<1> {
+    let [batch] = first.dims();
+    let log_probabilities = log_softmax(widened(logits), 1);
+    let of = |classes: Tensor<1, Int>| {
+        log_probabilities.clone().gather(1, classes.reshape([batch, 1])).mean()
+    };
+    let of_classes = of(first).mul_scalar(lambda) + of(second).mul_scalar(1.0 - lambda);
+    if smoothing == 0.0 {
+        return of_classes.neg();
+    }
+    of_classes.mul_scalar(smoothing - 1.0) - log_probabilities.mean().mul_scalar(smoothing)
+}
+
 /// Number of images whose highest score is that of their class.
 ///
 /// # Shapes

@@ -8,7 +8,8 @@ mod synchronization;
 mod wide;
 
 pub use classifier::{
-    ImageClassifier, ImageShape, correct_predictions, cross_entropy, cross_entropy_smoothed,
+    ImageClassifier, ImageShape, correct_predictions, cross_entropy, cross_entropy_mixed,
+    cross_entropy_smoothed,
 };
 pub use error::NnError;
 pub use norm::{Norm, NormConfig, NormKind};

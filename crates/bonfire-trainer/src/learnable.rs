@@ -1,13 +1,17 @@
-use crate::image::ImageBatch;
-use bonfire_nn::{ImageClassifier, correct_predictions, cross_entropy, cross_entropy_smoothed};
+use crate::image::{ImageBatch, MixedTargets};
+use bonfire_nn::{
+    ImageClassifier, correct_predictions, cross_entropy, cross_entropy_mixed,
+    cross_entropy_smoothed,
+};
 use bonfire_parallel::LossReduction;
 use burn::module::Module;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 /// A model that knows how to learn from a batch.
 ///
 /// Every [`ImageClassifier`] is one: cross-entropy and accuracy on an [`ImageBatch`], with
-/// the run's label smoothing in training steps.
+/// the run's label smoothing in training steps. Of images that are mixed (mixup, CutMix) the loss takes
+/// both classes, and the accuracy counts predictions of the class with the larger share.
 pub trait Learnable: Module {
     /// What the data loader gives.
     type Batch: Send + 'static;
@@ -120,16 +124,28 @@ impl<M: ImageClassifier> Learnable for M {
 
 fn classify(model: &impl ImageClassifier, batch: ImageBatch, context: &StepContext) -> StepOutput {
     let samples = batch.len();
-    let logits = model.forward(context.input(batch.images));
-    let correct = correct_predictions(logits.clone(), batch.targets.clone());
-    let loss = if context.label_smoothing > 0.0 {
-        cross_entropy_smoothed(logits, batch.targets, context.label_smoothing)
-    } else {
-        cross_entropy(logits, batch.targets)
+    let ImageBatch { images, targets, mixed } = batch;
+    let logits = model.forward(context.input(images));
+    let correct = correct_predictions(logits.clone(), prevailing(&targets, mixed.as_ref()));
+    let smoothing = context.label_smoothing;
+    let loss = match mixed {
+        Some(MixedTargets { partners, lambda }) => {
+            cross_entropy_mixed(logits, [targets, partners], lambda, smoothing)
+        }
+        None if smoothing > 0.0 => cross_entropy_smoothed(logits, targets, smoothing),
+        None => cross_entropy(logits, targets),
     };
     StepOutput::mean(loss, samples).with_metric(
         "accuracy",
         correct.float().cast(DType::F32),
         samples as f64,
     )
+}
+
+/// The classes with the larger share in each image.
+fn prevailing(targets: &Tensor<1, Int>, mixed: Option<&MixedTargets>) -> Tensor<1, Int> {
+    match mixed {
+        Some(MixedTargets { partners, lambda }) if *lambda < 0.5 => partners.clone(),
+        _ => targets.clone(),
+    }
 }

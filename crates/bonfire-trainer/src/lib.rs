@@ -37,7 +37,7 @@ pub use batch_source::BatchSource;
 pub use callback::{Callback, EpochEnd, FitStart, Report, StepEnd, Variant};
 pub use context::{Context, init, init_with};
 pub use error::TrainError;
-pub use image::{ImageBatch, ImageCollate};
+pub use image::{ImageBatch, ImageCollate, MixedTargets};
 pub use learnable::{Learnable, Metric, StepContext, StepOutput};
 pub use memory::keep_freed_memory;
 pub use metrics::{MetricValue, Metrics};

@@ -152,9 +152,8 @@ impl ImageClassifier for Images {
 fn the_first_layer_of_a_classifier_trains_in_training_only() {
     let device = Device::flex();
     let model = Images { inner: normalized() };
-    let batch = || ImageBatch {
-        images: Tensor::ones([2, 3, 1, 1], &device),
-        targets: Tensor::<1, Int>::zeros([2], &device),
+    let batch = || {
+        ImageBatch::new(Tensor::ones([2, 3, 1, 1], &device), Tensor::<1, Int>::zeros([2], &device))
     };
     let context = StepContext {
         epoch: 0,

@@ -147,9 +147,11 @@ impl ImageClassifier for Scores {
 #[test]
 fn only_the_training_loss_of_a_classifier_is_smoothed() {
     let device = Device::flex();
-    let batch = || ImageBatch {
-        images: Tensor::<1>::from_data([2.0, 0.0], &device).reshape([1, 2, 1, 1]),
-        targets: Tensor::<1, Int>::from_data([0], &device),
+    let batch = || {
+        ImageBatch::new(
+            Tensor::<1>::from_data([2.0, 0.0], &device).reshape([1, 2, 1, 1]),
+            Tensor::<1, Int>::from_data([0], &device),
+        )
     };
     let context = |label_smoothing| StepContext {
         epoch: 0,

@@ -87,12 +87,12 @@ pub mod prelude {
     pub use bonfire_comm::{InitOptions, ProcessGroup, RankEnv, ReduceOp, init_process_group};
     pub use bonfire_data::{
         Collate, DataError, DataLoader, Dataset, IdxImages, InMemoryDataset, LoaderConfig, Padding,
-        Shard, Split,
+        Shard, Split, Transformed,
     };
     pub use bonfire_nn::{
         ImageClassifier, ImageShape, Norm, NormConfig, NormKind, SyncBatchNormConfig,
         connect_sync_batchnorm, convert_sync_batchnorm, correct_predictions, cross_entropy,
-        cross_entropy_smoothed,
+        cross_entropy_mixed, cross_entropy_smoothed,
     };
     pub use bonfire_parallel::{
         AdamConfig, AdamWConfig, BurnOptimizer, Compression, DataParallel, DataParallelConfig,

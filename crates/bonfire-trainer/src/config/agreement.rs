@@ -7,7 +7,7 @@ use super::source::join;
 
 /// Keys that may differ between ranks: paths and what each rank does by itself. A name stands for
 /// all keys beneath it.
-const PER_RANK: [&str; 3] = ["data.path", "data.workers", "log"];
+const PER_RANK: [&str; 4] = ["data.path", "data.workers", "data.prefetch_factor", "log"];
 
 impl Plan {
     /// Lists the resolved configuration as `(key, value)`, sorted by key, without paths and

@@ -18,17 +18,20 @@
 
 mod agreement;
 mod average;
+mod brief;
 mod choice;
 mod clip;
 mod data;
 mod distributed;
 mod error;
+mod one_or_many;
 mod optimizer;
 mod overrides;
 mod parameter_groups;
 mod plan;
 mod precision;
 mod resolve;
+mod resolve_transforms;
 mod run_config;
 mod schedule;
 mod sections;
@@ -37,6 +40,9 @@ mod strict;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod transform_sections;
+mod transforms;
+mod write_transforms;
 
 pub use average::AveragePlan;
 pub use data::{CifarLabel, CorruptPolicy, DataSource};
@@ -45,6 +51,7 @@ pub use distributed::{
     LocalSgdSection, TransportKind,
 };
 pub use error::{ConfigError, Problem};
+pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;
 pub use plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 pub use precision::PrecisionPlan;
@@ -57,5 +64,11 @@ pub use sections::{
     AnnealStrategy, AverageKind, AverageSection, CheckpointSection, ClipSection, DataKind,
     DataSection, GroupKind, GroupSection, LogSection, ModelSection, Normalize, OptimizerKind,
     OptimizerSection, PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind,
-    ScheduleSection, StepUnit, ThresholdMode, TrainSection, TransformsSection,
+    ScheduleSection, StepUnit, ThresholdMode, TrainSection,
 };
+pub use transform_sections::{
+    ColorJitterSection, ErasingValueKind, InterpolationKind, PadSection, PaddingModeKind,
+    RandAugmentSection, RandomCropSection, RandomErasingSection, RandomResizedCropSection,
+    RotationSection, TransformsSection, TrivialAugmentSection, ValidTransformsSection,
+};
+pub use transforms::{AutoAugmentPlan, CropPlan, ErasingPlan, ErasingValue, TransformsPlan};

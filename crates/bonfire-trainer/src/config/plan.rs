@@ -17,6 +17,8 @@ use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
 use super::sections::{
     CheckpointSection, DataSection, LogSection, ModelSection, Normalize, TrainSection,
 };
+use super::transforms::TransformsPlan;
+use super::write_transforms;
 use bonfire_amp::Clip;
 
 /// A run's configuration with nothing left undecided; made by [`Plan::resolve`].
@@ -79,6 +81,12 @@ pub struct DataPlan {
     pub drop_last: bool,
     /// Normalisation of pixels; `None` leaves them in 0..1.
     pub normalize: Option<Normalize>,
+    /// Batches that each loader thread makes ahead.
+    pub prefetch_factor: usize,
+    /// What becomes of training images and their batches.
+    pub transforms: TransformsPlan,
+    /// What becomes of validation images.
+    pub valid_transforms: TransformsPlan,
 }
 
 /// When training ends.
@@ -216,8 +224,10 @@ impl Plan {
             global_batch_size: None,
             workers: Some(self.data.workers),
             drop_last: Some(self.data.drop_last),
-            normalize: self.data.normalize,
-            transforms: None,
+            normalize: self.data.normalize.clone(),
+            prefetch_factor: Some(self.data.prefetch_factor),
+            transforms: write_transforms::to_section(&self.data.transforms),
+            valid_transforms: write_transforms::to_valid_section(&self.data.valid_transforms),
             ..data::to_section(&self.data.source)
         }
     }

@@ -13,6 +13,7 @@ use super::optimizer;
 use super::parameter_groups;
 use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
 use super::precision;
+use super::resolve_transforms;
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan, Surroundings};
 use super::sections::Normalize;
@@ -135,10 +136,13 @@ impl Resolver<'_> {
     fn data(&mut self, config: &RunConfig, world_size: usize, accumulate: usize) -> DataPlan {
         let data = &config.data;
         let source = data::resolve(data, self);
-        if let Some(Normalize { mean, std }) = data.normalize {
-            self.check("data.normalize.mean", mean, mean.is_finite(), "must be finite");
-            self.above_zero("data.normalize.std", std);
+        if let Some(normalize) = &data.normalize {
+            self.normalize(normalize);
         }
+        let section = data.transforms.clone().unwrap_or_default();
+        let transforms = resolve_transforms::resolve(&section, self);
+        let section = data.valid_transforms.clone().unwrap_or_default();
+        let valid_transforms = resolve_transforms::resolve_valid(&section, self);
         let (batch_size, global_batch_size) = self.batch(config, world_size, accumulate);
         DataPlan {
             source,
@@ -146,7 +150,30 @@ impl Resolver<'_> {
             global_batch_size,
             workers: data.workers.unwrap_or(1),
             drop_last: data.drop_last.unwrap_or(false),
-            normalize: data.normalize,
+            normalize: data.normalize.clone(),
+            prefetch_factor: self
+                .one_or_more("data.prefetch_factor", data.prefetch_factor.unwrap_or(2)),
+            transforms,
+            valid_transforms,
+        }
+    }
+
+    fn normalize(&mut self, Normalize { mean, std }: &Normalize) {
+        let (means, deviations) = (mean.as_slice(), std.as_slice());
+        let ok = !means.is_empty() && means.iter().all(|mean| mean.is_finite());
+        self.check("data.normalize.mean", mean, ok, "must be finite");
+        let positive = deviations.iter().all(|std| std.is_finite() && *std > 0.0);
+        self.check(
+            "data.normalize.std",
+            std,
+            positive && !deviations.is_empty(),
+            "must be above 0",
+        );
+        if means.len() > 1 && deviations.len() > 1 && means.len() != deviations.len() {
+            let message = format!(
+                "data.normalize.mean = {mean} and std = {std}: give both for the same channels"
+            );
+            self.reject("data.normalize", message);
         }
     }
 

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::choice;
 use super::data::{CifarLabel, CorruptPolicy};
+use super::one_or_many::OneOrMany;
 use super::schedule::ScalingRule;
+use super::transform_sections::{TransformsSection, ValidTransformsSection};
 
 choice! {
     /// `average.kind`.
@@ -190,30 +192,32 @@ pub struct DataSection {
     /// Loader threads per rank; default 1; 0 loads on the training thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
+    /// Batches that each loader thread makes ahead; default 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch_factor: Option<usize>,
     /// Drops the incomplete last batch of an epoch instead of padding it; default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_last: Option<bool>,
     /// Mean and deviation that pixels are normalised with; default: none, pixels stay in 0..1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// Augmentations of the training samples; reserved, must be empty.
+    /// What becomes of training images; default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transforms: Option<TransformsSection>,
+    /// What becomes of validation images; default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_transforms: Option<ValidTransformsSection>,
 }
 
-/// `[data.normalize]`: a pixel `x` in 0..1 becomes `(x - mean) / std`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// `[data.normalize]`: a pixel `x` in 0..1 becomes `(x - mean) / std`; one value for all channels, or a
+/// list of one for each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalize {
     /// Mean of the pixels, in units of the 0..1 range.
-    pub mean: f64,
+    pub mean: OneOrMany<f64>,
     /// Standard deviation of the pixels, in units of the 0..1 range; above 0.
-    pub std: f64,
+    pub std: OneOrMany<f64>,
 }
-
-/// `[data.transforms]`: reserved for augmentations, has no keys yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct TransformsSection {}
 
 /// `[train]`: how long to train and how often to look.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -12,10 +12,15 @@ use super::error::Problem;
 use super::sections::{
     AverageSection, CheckpointSection, ClipSection, DataSection, GroupSection, LogSection,
     ModelSection, Normalize, OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection,
-    TrainSection, TransformsSection,
+    TrainSection,
 };
 use super::source::{Source, join};
 use super::suggest::nearest;
+use super::transform_sections::{
+    ColorJitterSection, PadSection, RandAugmentSection, RandomCropSection, RandomErasingSection,
+    RandomResizedCropSection, RotationSection, TransformsSection, TrivialAugmentSection,
+    ValidTransformsSection,
+};
 
 /// Reads tables into sections and collects what is wrong with them.
 pub(super) struct Reader<'a> {
@@ -134,6 +139,16 @@ const SECTIONS: &[(&str, Names)] = &[
     ("data", field_names::<DataSection>),
     ("data.normalize", field_names::<Normalize>),
     ("data.transforms", field_names::<TransformsSection>),
+    ("data.transforms.pad", field_names::<PadSection>),
+    ("data.transforms.random_crop", field_names::<RandomCropSection>),
+    ("data.transforms.random_resized_crop", field_names::<RandomResizedCropSection>),
+    ("data.transforms.rotation", field_names::<RotationSection>),
+    ("data.transforms.color_jitter", field_names::<ColorJitterSection>),
+    ("data.transforms.rand_augment", field_names::<RandAugmentSection>),
+    ("data.transforms.trivial_augment", field_names::<TrivialAugmentSection>),
+    ("data.transforms.random_erasing", field_names::<RandomErasingSection>),
+    ("data.valid_transforms", field_names::<ValidTransformsSection>),
+    ("data.valid_transforms.pad", field_names::<PadSection>),
     ("train", field_names::<TrainSection>),
     ("optimizer", field_names::<OptimizerSection>),
     ("optimizer.groups", field_names::<GroupSection>),
@@ -187,7 +202,8 @@ fn in_plain_words(message: &str) -> String {
         return message.to_owned();
     };
     let words = match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "an integer, 0 or more",
+        "u8" => "an integer from 0 to 255",
+        "u16" | "u32" | "u64" | "usize" => "an integer, 0 or more",
         "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
         "f32" | "f64" => "a number",
         other => other,

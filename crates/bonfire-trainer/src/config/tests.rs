@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{
-    Budget, ConfigError, DataSource, EngineKind, OptimizerPlan, Plan, PrecisionMode, RunConfig,
+    Budget, ConfigError, DataSource, EngineKind, OneOrMany, OptimizerPlan, Plan, PrecisionMode,
+    RunConfig, TransformsPlan,
 };
 use bonfire_amp::{Clip, MixedPrecision, NormType};
 use bonfire_parallel::{Compression, ParameterGroup, ParameterGroups, Select, ZeroStage};
@@ -47,7 +48,9 @@ fn fills_in_the_documented_defaults() {
     assert_eq!((plan.name.as_str(), plan.seed, plan.world_size), ("mlp", 0, 2));
     assert_eq!(plan.data.source, DataSource::Idx { folder: "data/digits".into() });
     assert_eq!((plan.data.batch_size, plan.data.global_batch_size), (32, 64));
-    assert_eq!((plan.data.workers, plan.data.drop_last, plan.data.normalize), (1, false, None));
+    assert_eq!((plan.data.workers, plan.data.drop_last, plan.data.prefetch_factor), (1, false, 2));
+    assert_eq!(plan.data.normalize, None);
+    assert_eq!(plan.data.transforms, TransformsPlan::default());
     assert_eq!(plan.train.budget, Budget::Epochs(10));
     assert_eq!((plan.train.accumulate_grad_batches, plan.train.log_every_n_steps), (1, 50));
     assert_eq!(plan.precision.mode, PrecisionMode::F32);
@@ -98,14 +101,14 @@ momentum = [1]
 [log]
 interval_s = 0
 [data.transforms]
-flip = true
+horizontal_flips = 0.5
 "#;
     let error = read(text).unwrap_err();
     let expected = [
         "test.toml:6: data.path: invalid type: integer `3`, expected path string",
         "test.toml:7: data.batch_size: invalid type: string \"many\", expected an integer, 0 or more",
         "test.toml:8: unknown key \"data.normalize.median\"; did you mean \"mean\"?",
-        "test.toml:21: unknown key \"data.transforms.flip\"; no keys are known here",
+        "test.toml:21: unknown key \"data.transforms.horizontal_flips\"; did you mean \"horizontal_flip\"?",
         "test.toml:10: unknown key \"train.max_epoch\"; did you mean \"max_epochs\"?",
         "test.toml:14: optimizer.kind: \"sgdd\" is not one of \"sgd\", \"adam\", \"adamw\"; did you mean \"sgd\"?",
         "test.toml:17: optimizer.momentum: invalid type: sequence, expected a number",
@@ -174,7 +177,7 @@ fn overrides_win_over_the_file() {
     assert_eq!(plan.name, "night run");
     assert_eq!(plan.train.budget, Budget::Steps(7));
     assert_eq!(plan.data.source, DataSource::Idx { folder: "a b".into() });
-    assert_eq!(plan.data.normalize.map(|n| n.std), Some(2.0));
+    assert_eq!(plan.data.normalize.map(|n| n.std), Some(OneOrMany::one(2.0)));
     assert_eq!(plan.precision.mode, PrecisionMode::F64);
     assert_eq!(plan.model.keys["hidden"]["sizes"].as_array().unwrap().len(), 2);
 }
