@@ -199,6 +199,8 @@ fn parameters_are_as_many_as_in_torchvision() {
         (large(18), 224, 1000, 11_689_512),
         (large(34), 224, 1000, 21_797_672),
         (large(50), 224, 1000, 25_557_032),
+        (large(101), 224, 1000, 44_549_160),
+        (large(152), 224, 1000, 60_192_808),
         (small(8), 32, 10, 78_042),
         (small(18), 32, 10, 11_173_962),
         (ResNetConfig { norm: NormKind::Group, norm_groups: 16, ..small(8) }, 32, 10, 78_042),

@@ -6,6 +6,7 @@ mod digits;
 mod hooks;
 mod kill_collectives;
 mod rss;
+mod vision;
 mod zero_memory;
 
 use crate::Result;
@@ -23,6 +24,10 @@ pub(crate) enum Soak {
     Hooks(hooks::Args),
     /// LeNet and a ResNet on the same images in 16 bits: accuracy and running statistics.
     Amp(amp::Args),
+    /// LeNet on a larger part of MNIST with 1 and 2 ranks (images in BONFIRE_DATA_DIR).
+    Mnist,
+    /// ResNet-8 on a part of CIFAR-10 (images in BONFIRE_DATA_DIR).
+    Cifar,
     /// A perceptron of a hundred million parameters on four ranks, with and without a shared optimizer.
     ZeroMemory(zero_memory::Args),
     /// Ten thousand steps, in which the resident memory must not grow.
@@ -36,6 +41,8 @@ pub(crate) fn run(soak: &Soak) -> Result<()> {
         Soak::KillCollectives(args) => kill_collectives::run(args),
         Soak::Hooks(args) => hooks::run(args),
         Soak::Amp(args) => amp::run(args),
+        Soak::Mnist => vision::mnist(),
+        Soak::Cifar => vision::cifar(),
         Soak::ZeroMemory(args) => zero_memory::run(args),
         Soak::Rss(args) => rss::run(args),
     }

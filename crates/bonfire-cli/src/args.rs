@@ -14,11 +14,103 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Train(TrainArgs),
+    Predict(PredictArgs),
+    Evaluate(EvaluateArgs),
+    #[command(subcommand)]
+    Weights(Weights),
+    New(NewArgs),
     Analyze(AnalyzeArgs),
     #[command(subcommand)]
     Bench(Bench),
     #[command(subcommand)]
     Data(DataCommand),
+}
+
+/// Says what pictures show, as CSV: path, class, probability
+///
+/// Pictures are scaled until they cover the model's image size, and their middle is cut out.
+#[derive(clap::Args)]
+pub(crate) struct PredictArgs {
+    /// The folder of a run, or another with model.safetensors and model.toml.
+    pub(crate) model: PathBuf,
+    /// Pictures (png, jpeg, webp), files of MNIST's images (IDX), and folders of both.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Classes to print for each picture, the likeliest first.
+    #[arg(long, default_value_t = 1, value_name = "K")]
+    pub(crate) top: usize,
+    /// An average of the weights that the run has kept: ema or swa.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) variant: Option<String>,
+    /// Pictures that the model sees at once.
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub(crate) batch_size: usize,
+}
+
+/// Computes loss, accuracy, and the accuracy of every class on test images
+#[derive(clap::Args)]
+pub(crate) struct EvaluateArgs {
+    /// The folder of a run, or another with model.safetensors and model.toml.
+    pub(crate) model: PathBuf,
+    /// A recipe, whose test images are taken, or the folder of a data set.
+    #[arg(value_name = "RECIPE_OR_DATA")]
+    pub(crate) data: PathBuf,
+    /// Overrides a key of the recipe: --set data.path=DIR; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// An average of the weights that the run has kept: ema or swa.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) variant: Option<String>,
+    /// Images that the model sees at once.
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub(crate) batch_size: usize,
+}
+
+/// Writes a package with a model of its own, which builds and trains
+#[derive(clap::Args)]
+pub(crate) struct NewArgs {
+    /// Folder to make; its name becomes the package's.
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// Checkout of Bonfire to depend on [default: the one that this program was built from]
+    #[arg(long, value_name = "WORKSPACE")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+/// Takes weights from PyTorch's files, or writes such a file
+#[derive(Subcommand)]
+pub(crate) enum Weights {
+    Import(ImportArgs),
+    Export(ExportArgs),
+}
+
+/// Makes a model folder of a file of weights
+#[derive(clap::Args)]
+pub(crate) struct ImportArgs {
+    /// The weights: .safetensors, .pt or .pth, by PyTorch's names or by module path.
+    pub(crate) file: PathBuf,
+    /// What model they are of: a model.toml, as the folder of every run has one.
+    #[arg(long, value_name = "MODEL.toml")]
+    pub(crate) model: PathBuf,
+    /// Folder to make.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Takes all but the weights that give the scores of the classes, which begin anew.
+    #[arg(long)]
+    pub(crate) reset_head: bool,
+}
+
+/// Writes the weights of a model by PyTorch's names, as safetensors
+#[derive(clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The folder of a run, or another with model.safetensors and model.toml.
+    pub(crate) model: PathBuf,
+    /// File to write.
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) out: PathBuf,
+    /// An average of the weights that the run has kept: ema or swa.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) variant: Option<String>,
 }
 
 /// Measures how fast parts of Bonfire are on this machine

@@ -1,7 +1,9 @@
 //! The data that a recipe names.
 
 use crate::CliError;
+use crate::model_folder::ModelDescription;
 use crate::registry::ModelConfig;
+use crate::weights::keys_of;
 use bonfire_data::{
     DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split, Transformed, check_classes,
 };
@@ -29,15 +31,13 @@ impl Data {
             [Split::Train, Split::Test].map(|split| open_images(&plan.data.source, split));
         let (train, valid) = (train?, valid?);
         check_classes(train.as_ref(), valid.as_ref())?;
-        let train = transformed(train?, &plan.data.transforms, plan);
-        let valid = transformed(valid?, &plan.data.valid_transforms, plan);
+        let normalize = plan.data.normalize.as_ref();
+        let train = transformed(train, &plan.data.transforms, normalize);
+        let valid = transformed(valid, &plan.data.valid_transforms, normalize);
         let shape = image_shape("training", "data.transforms", train.as_ref())?;
         check_alike(shape, image_shape("validation", "data.valid_transforms", valid.as_ref())?)?;
         let num_classes = train.num_classes();
-        let mut collate = ImageCollate::new(shape, None, device);
-        if let Some(Normalize { mean, std }) = &plan.data.normalize {
-            collate = collate.with_normalization(mean.as_slice(), std.as_slice())?;
-        }
+        let collate = collate(shape, normalize, device)?;
         let train_collate = match plan.data.transforms.mix {
             Some(mix) => collate.clone().with_mix(mix),
             None => collate.clone(),
@@ -59,48 +59,46 @@ impl Data {
         })
     }
 
-    /// Kind, configuration and input of the model: enough to make it again.
-    pub(crate) fn model_toml<C: ModelConfig>(
+    /// What it takes to make the model again, and to apply it.
+    pub(crate) fn describe<C: ModelConfig>(
         &self,
         config: &C,
         plan: &Plan,
-    ) -> Result<String, CliError> {
-        #[derive(serde::Serialize)]
-        struct Written<'a, C> {
-            kind: &'a str,
-            num_classes: usize,
-            image: Image,
-            config: &'a C,
-        }
-        #[derive(serde::Serialize)]
-        struct Image {
-            channels: usize,
-            height: usize,
-            width: usize,
-        }
-        let ImageShape { channels, height, width } = self.shape;
-        let written = Written {
-            kind: &plan.model.kind,
+    ) -> Result<ModelDescription, CliError> {
+        Ok(ModelDescription {
+            kind: plan.model.kind.clone(),
             num_classes: self.num_classes,
-            image: Image { channels, height, width },
-            config,
-        };
-        toml::to_string(&written).map_err(|error| CliError::Io {
-            action: "encoding",
-            path: "model.toml".into(),
-            source: std::io::Error::other(error.to_string()),
+            class_names: self.train.dataset().digest().class_names,
+            normalize: plan.data.normalize.clone(),
+            valid_transforms: plan.to_run_config().data.valid_transforms,
+            image: self.shape.into(),
+            config: keys_of(config)?,
         })
     }
 }
 
 /// The images after a recipe's transforms.
-fn transformed(
+pub(crate) fn transformed(
     images: Arc<dyn ImageDataset>,
     transforms: &TransformsPlan,
-    plan: &Plan,
+    normalize: Option<&Normalize>,
 ) -> Arc<dyn ImageDataset> {
-    let transforms = transforms.transforms(plan.data.normalize.as_ref());
-    Arc::new(Transformed::new(images, transforms))
+    Arc::new(Transformed::new(images, transforms.transforms(normalize)))
+}
+
+/// Makes batches of images of a shape, normalised as a recipe says.
+pub(crate) fn collate(
+    shape: ImageShape,
+    normalize: Option<&Normalize>,
+    device: &Device,
+) -> Result<ImageCollate, DataError> {
+    let collate = ImageCollate::new(shape, None, device);
+    match normalize {
+        Some(Normalize { mean, std }) => {
+            collate.with_normalization(mean.as_slice(), std.as_slice())
+        }
+        None => Ok(collate),
+    }
 }
 
 /// The shape of the images that models get.

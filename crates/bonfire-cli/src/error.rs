@@ -6,6 +6,7 @@ use bonfire_models::ModelError;
 use bonfire_trainer::TrainError;
 use bonfire_trainer::checkpoint::CheckpointError;
 use bonfire_trainer::config::ConfigError;
+use bonfire_trainer::weights::WeightsError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,31 @@ pub enum CliError {
     /// Happens when a data set cannot be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// Happens when weights cannot be taken from a file or written to one.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Happens when a folder or file holds no model that can be applied.
+    #[error("\"{path}\": {problem}")]
+    ModelFile {
+        /// The folder or file.
+        path: std::path::PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// Happens when a picture cannot be read or has no use for the model.
+    #[error("picture \"{path}\" cannot be used: {reason}")]
+    Picture {
+        /// The picture or folder.
+        path: std::path::PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Happens when a model cannot classify what it is given.
+    #[error("{problem}")]
+    NotAClassifier {
+        /// Why, and what to do.
+        problem: String,
+    },
     /// Happens when a file of the run cannot be written.
     #[error("{action} \"{path}\" failed: {source}")]
     Io {

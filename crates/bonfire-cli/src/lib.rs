@@ -9,22 +9,29 @@
 
 mod args;
 mod bench;
+mod classifier;
 mod data;
 mod data_sets;
 mod dry_run;
 mod error;
+mod evaluate;
 mod exit;
 mod flight;
 mod interrupt;
 pub mod launch;
 mod launcher;
+mod model_folder;
+mod new_package;
+mod pictures;
 mod plot;
+mod predict;
 mod process;
 mod registry;
 mod report;
 mod signals;
 mod survey;
 mod train;
+mod weights;
 mod worker;
 
 pub use data_sets::FetchError;
@@ -46,6 +53,11 @@ pub fn run(registry: Registry) -> ExitCode {
     let result = match args.command {
         args::Command::Analyze(args) => flight::analyze_dumps(&args),
         args::Command::Train(args) => train::train(&registry, &args),
+        args::Command::Predict(args) => predict::predict(&registry, &args),
+        args::Command::Evaluate(args) => evaluate::evaluate(&registry, &args),
+        args::Command::Weights(args::Weights::Import(args)) => weights::import(&registry, &args),
+        args::Command::Weights(args::Weights::Export(args)) => weights::export(&registry, &args),
+        args::Command::New(args) => new_package::new_package(&args),
         args::Command::Bench(args::Bench::Collectives(args)) => bench::collectives(&args),
         args::Command::Data(command) => data_sets::run(&command),
     };

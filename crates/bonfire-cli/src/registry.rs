@@ -1,15 +1,21 @@
-use crate::CliError;
+use crate::classifier::TrainedModel;
 use crate::exit::Outcome;
+use crate::model_folder::ModelDescription;
 use crate::survey::Survey;
 use crate::worker::{Rank, survey_model, train_model};
+use crate::{CliError, classifier, weights};
+use bonfire_models::resnet::torchvision_tensor;
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
+use bonfire_tensor::state::HostTensor;
 use bonfire_trainer::config::{ConfigError, Plan, RunConfig};
+use bonfire_trainer::weights::{Head, WeightNames};
 use bonfire_trainer::{ImageBatch, Learnable};
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The keys of a `[model]` section and how to make the model from them.
@@ -27,10 +33,16 @@ pub trait ModelConfig: Serialize + DeserializeOwned + 'static {
         num_classes: usize,
         device: &Device,
     ) -> Result<Self::Model, ModelError>;
+
+    /// Says how the model's tensors are called elsewhere: needed to begin with PyTorch's weights or to
+    /// keep a new head. By default, nothing is known but their module paths.
+    fn weight_names(&self) -> WeightNames {
+        WeightNames::default()
+    }
 }
 
 macro_rules! builtin {
-    ($config:ty, $model:ty) => {
+    ($config:ty, $model:ty, $names:expr) => {
         impl ModelConfig for $config {
             type Model = $model;
 
@@ -42,13 +54,21 @@ macro_rules! builtin {
             ) -> Result<Self::Model, ModelError> {
                 <$config>::init(self, image, num_classes, device)
             }
+
+            fn weight_names(&self) -> WeightNames {
+                $names(self)
+            }
         }
     };
 }
 
-builtin!(MlpConfig, bonfire_models::Mlp);
-builtin!(LeNetConfig, bonfire_models::LeNet);
-builtin!(ResNetConfig, bonfire_models::ResNet);
+builtin!(MlpConfig, bonfire_models::Mlp, |mlp: &MlpConfig| {
+    WeightNames::default().with_head(format!("layers.{}", mlp.hidden.len()))
+});
+builtin!(LeNetConfig, bonfire_models::LeNet, |_| WeightNames::default().with_head("fc2"));
+builtin!(ResNetConfig, bonfire_models::ResNet, |_| {
+    WeightNames::default().with_head("fc").with_pytorch(torchvision_tensor)
+});
 
 /// The models that recipes can name by `model.kind`.
 #[derive(Clone, Default)]
@@ -66,6 +86,30 @@ pub(crate) trait ModelKind: Send + Sync {
 
     /// Trains the model as one rank.
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError>;
+
+    /// Makes a trained model again.
+    fn restore(
+        &self,
+        description: &ModelDescription,
+        tensors: BTreeMap<String, HostTensor>,
+    ) -> Result<Box<dyn TrainedModel>, CliError>;
+
+    /// Makes a model folder of a file of weights.
+    fn import(
+        &self,
+        description: &ModelDescription,
+        file: &Path,
+        head: Head,
+        out: &Path,
+    ) -> Result<(), CliError>;
+
+    /// Writes the tensors of a model under PyTorch's names.
+    fn export(
+        &self,
+        description: &ModelDescription,
+        tensors: BTreeMap<String, HostTensor>,
+        out: &Path,
+    ) -> Result<(), CliError>;
 }
 
 struct Kind<C>(std::marker::PhantomData<fn() -> C>);
@@ -81,6 +125,33 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
 
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError> {
         train_model(&config.parse_model::<C>()?, config, plan, rank)
+    }
+
+    fn restore(
+        &self,
+        description: &ModelDescription,
+        tensors: BTreeMap<String, HostTensor>,
+    ) -> Result<Box<dyn TrainedModel>, CliError> {
+        classifier::restore::<C>(description, tensors)
+    }
+
+    fn import(
+        &self,
+        description: &ModelDescription,
+        file: &Path,
+        head: Head,
+        out: &Path,
+    ) -> Result<(), CliError> {
+        weights::import_model::<C>(description, file, head, out)
+    }
+
+    fn export(
+        &self,
+        description: &ModelDescription,
+        tensors: BTreeMap<String, HostTensor>,
+        out: &Path,
+    ) -> Result<(), CliError> {
+        weights::export_model::<C>(description, tensors, out)
     }
 }
 
@@ -110,16 +181,22 @@ impl Registry {
         config: &RunConfig,
         plan: &Plan,
     ) -> Result<Arc<dyn ModelKind>, ConfigError> {
-        let Some(kind) = self.kinds.get(&plan.model.kind) else {
-            let known: Vec<String> = self.kinds.keys().map(|kind| format!("\"{kind}\"")).collect();
-            let message = format!(
-                "model.kind = \"{}\": no such model; known are {}",
-                plan.model.kind,
-                known.join(", ")
-            );
-            return Err(ConfigError::new(config.problem("model.kind", message)));
-        };
+        let kind = self.find(config, &plan.model.kind)?;
         kind.check(config)?;
-        Ok(kind.clone())
+        Ok(kind)
+    }
+
+    /// Finds the model that a model folder names.
+    pub(crate) fn kind(&self, kind: &str) -> Result<Arc<dyn ModelKind>, ConfigError> {
+        self.find(&RunConfig::default(), kind)
+    }
+
+    fn find(&self, config: &RunConfig, kind: &str) -> Result<Arc<dyn ModelKind>, ConfigError> {
+        self.kinds.get(kind).cloned().ok_or_else(|| {
+            let known: Vec<String> = self.kinds.keys().map(|kind| format!("\"{kind}\"")).collect();
+            let known = known.join(", ");
+            let message = format!("model.kind = \"{kind}\": no such model; known are {known}");
+            ConfigError::new(config.problem("model.kind", message))
+        })
     }
 }

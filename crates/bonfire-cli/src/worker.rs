@@ -10,6 +10,7 @@ use crate::process::launch_time;
 use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
 use crate::survey::{self, Survey};
+use crate::weights::begin_with;
 use bonfire_comm::ProcessGroup;
 use bonfire_nn::{ImageShape, has_sync_batchnorm};
 use bonfire_parallel::ParallelError;
@@ -48,6 +49,11 @@ pub(crate) fn train_model<C: ModelConfig>(
     let model = init_model(model_config, plan, &data, &device)?;
     let samples = data.train.num_samples();
     survey::check(run_config, plan, samples, &trainable(&model)?, has_sync_batchnorm(&model))?;
+    // The others begin with what rank 0 has, and a checkpoint takes the place of both.
+    let model = match first && rank.args.resume.is_none() {
+        true => begin_with(model_config, model, plan)?,
+        false => model,
+    };
 
     let mut config = TrainerConfig::from_plan(plan);
     config.resume = rank.args.resume.clone();
@@ -74,7 +80,7 @@ pub(crate) fn train_model<C: ModelConfig>(
             .and_then(|first| first.duration_since(launch_time()).ok())
             .map(|seconds| seconds.as_secs_f64());
         let summary = Summary::new(&report, seconds);
-        folder.write_model(&report.model, &data.model_toml(model_config, plan)?)?;
+        folder.write_model(&report.model, &data.describe(model_config, plan)?.to_toml()?)?;
         for variant in &report.variants {
             folder.write_variant(&report.model, variant)?;
         }
@@ -96,6 +102,7 @@ pub(crate) fn survey_model<C: ModelConfig>(
     let device = device(plan.precision.mode)?;
     let data = Data::open(plan, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
+    let model = begin_with(model_config, model, plan)?;
     if let Some(mixed) = plan.precision.mixed_precision() {
         mixed
             .check(&model, &device)

@@ -61,7 +61,7 @@ fn keys_and_values_that_a_resnet_does_not_know_are_named() {
         ("hidden=8", &["unknown key \"model.hidden\"", "zero_init_residual"]),
         ("norm=\"batsch\"", &["model.norm", "batsch", "batch", "sync_batch", "group", "none"]),
         ("stem=\"mnist\"", &["model.stem", "mnist", "cifar", "imagenet"]),
-        ("depth=20", &["model.depth = 20", "8, 18, 34 or 50"]),
+        ("depth=20", &["model.depth = 20", "8, 18, 34, 50, 101 or 152"]),
         ("width=0", &["model.width = 0", "at least 1"]),
         ("depth=8,norm=\"group\"", &["model.norm_groups = 32", "16 channels"]),
         ("stem=\"imagenet\"", &["model.stem = \"imagenet\"", "by 32", "8x8", "\"cifar\""]),

@@ -40,7 +40,7 @@ impl Channels {
 ///
 /// # Errors
 /// A reason in words, when the file is of no known format, ends early, is CMYK, or is broken.
-pub(crate) fn decode(bytes: &[u8], channels: Channels) -> Result<Image, String> {
+pub fn decode(bytes: &[u8], channels: Channels) -> Result<Image, String> {
     let reader = reader(Cursor::new(bytes))?;
     if reader.format() == Some(ImageFormat::Jpeg) {
         check_jpeg(bytes)?;

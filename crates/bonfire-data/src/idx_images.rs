@@ -87,6 +87,23 @@ impl IdxImages {
         }
     }
 
+    /// Reads images alone, from a file without labels.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_unlabelled(images: impl AsRef<Path>) -> Result<Vec<Image>, DataError> {
+        let array = open_idx(images.as_ref(), IdxKind::Images)?;
+        let (count, shape) = (array.dimensions[0], [array.dimensions[1], array.dimensions[2], 1]);
+        let (pixels, size) = (Arc::new(array.data), shape[0] * shape[1]);
+        let image = |index: usize| {
+            let range = index * size..(index + 1) * size;
+            let out_of_range = DataError::IndexOutOfRange { index, len: count };
+            Image::new(Pixels::view(&pixels, range).ok_or(out_of_range)?, shape)
+        };
+        (0..count).map(image).collect()
+    }
+
     fn from_arrays(images: IdxArray, labels: IdxArray) -> Self {
         let content = content_of(&images, &labels);
         let highest = labels.data.iter().copied().max().unwrap_or(0);

@@ -64,7 +64,7 @@ pub use cifar::{Cifar, CifarImages};
 pub use class_names::{MIN_CLASSES, check_classes};
 pub use collate::{BatchContext, Collate};
 pub use dataset::{Dataset, DatasetDigest, SampleContext};
-pub use decode::{Channels, IMAGE_SUFFIXES};
+pub use decode::{Channels, IMAGE_SUFFIXES, decode as decode_image};
 pub use error::{DataError, IdxProblem};
 pub use idx::MAX_IDX_BYTES;
 pub use idx_images::{IdxImages, Split};

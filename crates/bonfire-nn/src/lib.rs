@@ -3,6 +3,7 @@
 mod classifier;
 mod error;
 mod norm;
+mod pytorch;
 mod sync_batch_norm;
 mod synchronization;
 mod wide;
@@ -13,6 +14,7 @@ pub use classifier::{
 };
 pub use error::NnError;
 pub use norm::{Norm, NormConfig, NormKind};
+pub use pytorch::PyTorchTensor;
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
 pub use synchronization::{
     connect_sync_batchnorm, convert_sync_batchnorm, has_sync_batchnorm, is_synchronized,

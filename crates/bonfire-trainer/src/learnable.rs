@@ -26,6 +26,15 @@ pub trait Learnable: Module {
     /// Computes loss and metrics of a batch of validation data; called on the model without
     /// autodiff.
     fn validation_step(&self, batch: Self::Batch, context: &StepContext) -> StepOutput;
+
+    /// Computes a score of every class for every sample of a batch, `[batch, classes]` before any
+    /// softmax; called on the model without autodiff. `None`, the default, for a model that does not
+    /// classify.
+    ///
+    /// `bonfire predict` needs it, and `bonfire evaluate` for the accuracy of each class.
+    fn class_scores(&self, _batch: &Self::Batch) -> Option<Tensor<2>> {
+        None
+    }
 }
 
 /// Where in the run a step stands.
@@ -119,6 +128,10 @@ impl<M: ImageClassifier> Learnable for M {
 
     fn validation_step(&self, batch: ImageBatch, context: &StepContext) -> StepOutput {
         classify(self, batch, &StepContext { label_smoothing: 0.0, ..context.clone() })
+    }
+
+    fn class_scores(&self, batch: &ImageBatch) -> Option<Tensor<2>> {
+        Some(self.forward(batch.images.clone()))
     }
 }
 

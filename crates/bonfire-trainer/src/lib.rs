@@ -31,6 +31,7 @@ mod threads;
 mod timing;
 mod trainer;
 mod trainer_config;
+pub mod weights;
 
 pub use average::WeightAverage;
 pub use batch_source::BatchSource;

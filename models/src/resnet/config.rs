@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResNetConfig {
-    /// Layers with weights, projections aside: 8, 18, 34 or 50. Default 18.
+    /// Layers with weights, projections aside: 8, 18, 34, 50, 101 or 152. Default 18.
     pub depth: usize,
     /// What comes before the blocks. Default `"cifar"`.
     pub stem: Stem,
@@ -138,7 +138,12 @@ impl ResNetConfig {
             18 => (BlockKind::Basic, &[2, 2, 2, 2], 64),
             34 => (BlockKind::Basic, &[3, 4, 6, 3], 64),
             50 => (BlockKind::Bottleneck, &[3, 4, 6, 3], 64),
-            depth => return Err(refuse("depth", depth, "must be 8, 18, 34 or 50".to_string())),
+            101 => (BlockKind::Bottleneck, &[3, 4, 23, 3], 64),
+            152 => (BlockKind::Bottleneck, &[3, 8, 36, 3], 64),
+            depth => {
+                let remedy = "must be 8, 18, 34, 50, 101 or 152".to_string();
+                return Err(refuse("depth", depth, remedy));
+            }
         };
         match self.width.unwrap_or(width) {
             0 => Err(refuse("width", 0, "must be at least 1".to_string())),
@@ -188,7 +193,7 @@ mod tests {
     #[test]
     fn every_image_gets_a_score_for_every_class() {
         let device = Device::flex();
-        for depth in [8, 18, 34, 50] {
+        for depth in [8, 18, 34, 50, 101, 152] {
             for (stem, height, width) in [(Stem::Cifar, 9, 15), (Stem::Imagenet, 33, 40)] {
                 let config =
                     ResNetConfig { depth, stem, width: Some(2), ..ResNetConfig::default() };
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     fn an_unknown_depth_is_refused_with_those_known() {
         let message = refusal(ResNetConfig { depth: 20, ..Default::default() }, 32);
-        assert_eq!(message, "model.depth = 20: must be 8, 18, 34 or 50");
+        assert_eq!(message, "model.depth = 20: must be 8, 18, 34, 50, 101 or 152");
     }
 
     #[test]

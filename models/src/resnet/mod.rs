@@ -1,15 +1,17 @@
-//! Residual networks of 8 to 50 layers, for small images and for large ones.
+//! Residual networks of 8 to 152 layers, for small images and for large ones.
 //!
 //! Fields have torchvision's names, so that a tensor's path is torchvision's but for Burn's words:
 //! the kind of a block or normalisation after its name, and `gamma` and `beta` in place of `weight`
-//! and `bias` in a normalisation: `layer1.0.Basic.bn1.Batch.gamma`.
+//! and `bias` in a normalisation: `layer1.0.Basic.bn1.Batch.gamma`. [`torchvision_tensor`] translates.
 
 mod block;
 mod config;
 mod layers;
+mod torchvision;
 
 pub use block::{BasicBlock, Block, Bottleneck};
 pub use config::{ResNetConfig, Stem};
+pub use torchvision::torchvision_tensor;
 
 use bonfire_nn::{ImageClassifier, Norm};
 use burn::module::Module;

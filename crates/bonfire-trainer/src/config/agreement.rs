@@ -19,6 +19,8 @@ impl Plan {
         let mut entries = vec![("world_size".to_owned(), self.world_size.to_string())];
         let mut config = self.to_run_config();
         config.data.path = None;
+        // That there are weights is for all ranks to know, where they lie only for rank 0.
+        config.model.weights = config.model.weights.map(|_| "a file that rank 0 reads".into());
         match config.to_table() {
             Ok(table) => flatten("", &table, &mut entries),
             // A resolved plan without its path can always be written; should that ever change,

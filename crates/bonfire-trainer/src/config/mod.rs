@@ -53,7 +53,9 @@ pub use distributed::{
 pub use error::{ConfigError, Problem};
 pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;
-pub use plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
+pub use plan::{
+    Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan,
+};
 pub use precision::PrecisionPlan;
 pub use run_config::RunConfig;
 pub use schedule::{

@@ -1,5 +1,6 @@
 //! The configuration as resolved for a world size.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_parallel::ParameterGroups;
@@ -61,8 +62,19 @@ pub struct Plan {
 pub struct ModelPlan {
     /// Name of the model in the registry.
     pub kind: String,
+    /// What the training begins with instead of new values.
+    pub weights: Option<WeightsPlan>,
     /// The model's own keys, as written.
     pub keys: toml::Table,
+}
+
+/// Which weights a training begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightsPlan {
+    /// The file, on the machine of rank 0.
+    pub path: PathBuf,
+    /// Whether the module that gives the scores of the classes stays new.
+    pub reset_head: bool,
 }
 
 /// Where samples come from and how many a step takes.
@@ -178,6 +190,8 @@ impl Plan {
             seed: Some(self.seed),
             model: ModelSection {
                 kind: Some(self.model.kind.clone()),
+                weights: self.model.weights.as_ref().map(|weights| weights.path.clone()),
+                reset_head: self.model.weights.as_ref().map(|weights| weights.reset_head),
                 keys: self.model.keys.clone(),
             },
             data: self.data_section(),

@@ -11,7 +11,9 @@ use super::distributed;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
 use super::parameter_groups;
-use super::plan::{Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan};
+use super::plan::{
+    Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan,
+};
 use super::precision;
 use super::resolve_transforms;
 use super::run_config::RunConfig;
@@ -102,7 +104,21 @@ impl Resolver<'_> {
         if kind.is_empty() {
             self.missing("model.kind", "the name of a registered model");
         }
-        ModelPlan { kind, keys: config.model.keys.clone() }
+        ModelPlan { kind, weights: self.weights(config), keys: config.model.keys.clone() }
+    }
+
+    fn weights(&mut self, config: &RunConfig) -> Option<WeightsPlan> {
+        let (path, reset_head) = (config.model.weights.clone(), config.model.reset_head);
+        match (path, reset_head) {
+            (Some(path), _) => Some(WeightsPlan { path, reset_head: reset_head.unwrap_or(false) }),
+            (None, Some(true)) => {
+                let message = "model.reset_head = true: there are no weights to take the rest from; set \
+                               model.weights to their file";
+                self.reject("model.reset_head", message);
+                None
+            }
+            (None, _) => None,
+        }
     }
 
     fn train(&mut self, config: &RunConfig) -> TrainPlan {

@@ -140,6 +140,14 @@ pub struct ModelSection {
     /// Name of the model in the registry; required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// File that the training begins with, `.safetensors`, `.pt` or `.pth`; default none. Rank 0 reads
+    /// it; a resumed run does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<std::path::PathBuf>,
+    /// Whether the module that gives the scores of the classes stays new; default false. Only with
+    /// `weights`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_head: Option<bool>,
     /// All other keys, read by the model's own configuration; see
     /// [`RunConfig::parse_model`](super::RunConfig::parse_model).
     #[serde(flatten)]

@@ -107,6 +107,7 @@ impl<'a> Reader<'a> {
         let key = join(&parent, last);
         let known = match (prefix, parents) {
             ("", []) => [names, &section_names()].concat(),
+            ("model", []) => [names, &MODEL_KEYS].concat(),
             (_, []) => names.to_vec(),
             _ => names_in(&parent).to_vec(),
         };
@@ -162,6 +163,9 @@ const SECTIONS: &[(&str, Names)] = &[
     ("log", field_names::<LogSection>),
     ("profile", field_names::<ProfileSection>),
 ];
+
+/// Keys of `[model]` that are not the model's own.
+const MODEL_KEYS: [&str; 3] = ["kind", "weights", "reset_head"];
 
 /// The sections at the top of a file.
 fn section_names() -> Vec<&'static str> {

@@ -515,6 +515,28 @@ fn agreement_ignores_paths_and_per_rank_values_only() {
 }
 
 #[test]
+fn agreement_knows_that_there_are_weights_but_not_where() {
+    let entries = |overrides: &[&str]| plan(overrides, 2).unwrap().agreement_entries();
+    let [one, other] = ["a.pt", "/data/b.pt"].map(|file| format!("model.weights={file}"));
+    assert_eq!(entries(&[&one]), entries(&[&other]));
+    assert_ne!(entries(&[&one]), entries(&[]));
+    assert_ne!(entries(&[&one]), entries(&[&one, "model.reset_head=true"]));
+}
+
+#[test]
+fn a_head_is_reset_only_beside_weights() {
+    let weights = |overrides: &[&str]| plan(overrides, 1).map(|plan| plan.model.weights);
+    let found = weights(&["model.weights=a.pt", "model.reset_head=true"]).unwrap().unwrap();
+    assert_eq!((found.path.to_str(), found.reset_head), (Some("a.pt"), true));
+    assert_eq!(weights(&["model.reset_head=false"]).unwrap(), None);
+    let error = weights(&["model.reset_head=true"]).unwrap_err().to_string();
+    assert!(
+        error.contains("model.reset_head = true") && error.contains("set model.weights"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_scaled_rate_is_scaled_once_however_often_the_plan_is_written() {
     let keys = ["schedule.scaling=linear", "schedule.base_batch_size=16", "optimizer.lr=0.1"];
     let mut last = plan(&keys, 2).unwrap();

@@ -1,0 +1,141 @@
+//! A trained model, applied to images.
+
+use crate::CliError;
+use crate::data::collate;
+use crate::model_folder::{ModelDescription, ModelFolder};
+use crate::registry::{ModelConfig, Registry};
+use bonfire_comm::HostBuffer;
+use bonfire_data::transform::Transforms;
+use bonfire_tensor::TensorError;
+use bonfire_tensor::parameters;
+use bonfire_tensor::state::{HostTensor, State, StateError};
+use bonfire_trainer::config::RunConfig;
+use bonfire_trainer::{ImageBatch, ImageCollate, Learnable, StepContext, StepOutput, TrainError};
+use burn::tensor::{Device, Tensor};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A model that was trained, with its type forgotten.
+pub(crate) trait TrainedModel {
+    /// Scores of all classes, `[batch, classes]`, if the model gives any.
+    fn scores(&self, batch: &ImageBatch) -> Option<Tensor<2>>;
+
+    /// Loss and metrics of a batch, as in a validation.
+    fn validate(&self, batch: ImageBatch) -> StepOutput;
+}
+
+/// A trained model and what it needs.
+pub(crate) struct Classifier {
+    pub(crate) description: ModelDescription,
+    pub(crate) model: Box<dyn TrainedModel>,
+    device: Device,
+}
+
+impl Classifier {
+    /// Loads the model of a folder, or one of its averages. It computes in f32, whatever the types it
+    /// was trained in.
+    pub(crate) fn open(
+        registry: &Registry,
+        folder: &Path,
+        variant: Option<&str>,
+    ) -> Result<Self, CliError> {
+        let folder = ModelFolder::open(folder)?;
+        let tensors = folder.tensors(variant)?;
+        let description = folder.description;
+        let model = registry.kind(&description.kind)?.restore(&description, tensors)?;
+        Ok(Self { description, model, device: Device::flex() })
+    }
+
+    /// Makes batches as the model was trained on.
+    pub(crate) fn collate(&self) -> Result<ImageCollate, CliError> {
+        let description = &self.description;
+        Ok(collate(description.image_shape(), description.normalize.as_ref(), &self.device)?)
+    }
+
+    /// What becomes of an image before the model sees it.
+    pub(crate) fn transforms(&self) -> Result<Transforms, CliError> {
+        let normalize = self.description.normalize.as_ref();
+        Ok(self.description.transforms()?.transforms(normalize))
+    }
+}
+
+struct Restored<M> {
+    model: M,
+    device: Device,
+}
+
+impl<M: Learnable<Batch = ImageBatch>> TrainedModel for Restored<M> {
+    fn scores(&self, batch: &ImageBatch) -> Option<Tensor<2>> {
+        self.model.class_scores(batch)
+    }
+
+    fn validate(&self, batch: ImageBatch) -> StepOutput {
+        let context = StepContext {
+            epoch: 0,
+            step: 0,
+            micro_batch: 0,
+            rank: 0,
+            world_size: 1,
+            device: self.device.clone(),
+            input_dtype: None,
+            label_smoothing: 0.0,
+        };
+        self.model.validation_step(batch, &context)
+    }
+}
+
+/// Makes the model that a description tells of, with new values.
+pub(crate) fn build<C: ModelConfig>(
+    description: &ModelDescription,
+) -> Result<(C, C::Model), CliError> {
+    let mut keys = RunConfig::default();
+    keys.model.keys = description.config.clone();
+    let config = keys.parse_model::<C>()?;
+    let device = Device::flex();
+    let model =
+        config.init(description.image_shape(), description.num_classes, &device.autodiff())?;
+    Ok((config, model))
+}
+
+/// Makes the model again and gives it its tensors.
+pub(crate) fn with_tensors<C: ModelConfig>(
+    description: &ModelDescription,
+    tensors: BTreeMap<String, HostTensor>,
+) -> Result<(C, C::Model), CliError> {
+    let (config, model) = build::<C>(description)?;
+    let tensors: BTreeMap<_, _> =
+        tensors.into_iter().map(|(name, tensor)| (name, in_f32(tensor))).collect();
+    let specs = parameters::inspect(&model).map_err(TrainError::from)?;
+    if let Some(spec) = specs.iter().find(|spec| !tensors.contains_key(&spec.path)) {
+        let missing = StateError::Missing { kind: "tensor", name: spec.path.clone() };
+        return Err(TrainError::from(TensorError::from(missing)).into());
+    }
+    let state = State { tensors, ..State::default() };
+    Ok((config, parameters::write(model, state).map_err(TrainError::from)?))
+}
+
+/// Restores a model for applying it.
+pub(crate) fn restore<C: ModelConfig>(
+    description: &ModelDescription,
+    tensors: BTreeMap<String, HostTensor>,
+) -> Result<Box<dyn TrainedModel>, CliError> {
+    use burn::module::Module;
+    let (_, model) = with_tensors::<C>(description, tensors)?;
+    Ok(Box::new(Restored { model: model.valid(), device: Device::flex() }))
+}
+
+fn in_f32(tensor: HostTensor) -> HostTensor {
+    let data = match tensor.data {
+        HostBuffer::F64(values) => {
+            values.iter().map(|value| *value as f32).collect::<Vec<_>>().into()
+        }
+        HostBuffer::F16(values) => {
+            values.iter().map(|value| value.to_f32()).collect::<Vec<_>>().into()
+        }
+        HostBuffer::BF16(values) => {
+            values.iter().map(|value| value.to_f32()).collect::<Vec<_>>().into()
+        }
+        other => other,
+    };
+    HostTensor { data, ..tensor }
+}
