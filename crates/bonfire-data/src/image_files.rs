@@ -194,6 +194,10 @@ impl ImageDataset for ImageFiles {
         *self.shape.get_or_init(|| self.common_shape())
     }
 
+    fn num_channels(&self) -> Option<usize> {
+        Some(self.options.channels.count())
+    }
+
     fn num_classes(&self) -> usize {
         self.class_names.len()
     }

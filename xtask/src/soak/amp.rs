@@ -1,7 +1,7 @@
 //! `cargo xtask soak amp`: training in 16 bits reaches the accuracy of training in 32, and its running
 //! statistics are those of 32 bits.
 
-use crate::bonfire::Train;
+use crate::bonfire::{Summary, Train};
 use crate::cargo::{build_release, root};
 use crate::{Result, record};
 use safetensors::{Dtype, SafeTensors};
@@ -23,8 +23,11 @@ const RECIPE: &str = "configs/mnist5k.toml";
 const RANKS: usize = 2;
 /// How far the mean accuracy may lie below that of f32.
 const ACCURACY_LOSS: f64 = 0.01;
-/// How far a running statistic may lie off that of f32, as a part of the largest of its layer.
-const STATISTIC_OFF: f64 = 0.15;
+/// How far a running statistic may lie off that of f32, as a part of the largest of its layer, after
+/// the steps of [`SHORT`].
+const STATISTIC_OFF: f64 = 0.05;
+/// Later on, rounding has led trainings of any precision apart.
+const SHORT: &str = "train.max_steps=20";
 /// The mode with which others are compared comes first.
 const MODES: [&str; 3] = ["fp32", "bf16", "fp16"];
 
@@ -33,10 +36,12 @@ struct Model {
     name: &'static str,
     /// Changes of the recipe.
     settings: &'static [&'static str],
+    /// Whether it has running statistics.
+    normalized: bool,
 }
 
 const MODELS: [Model; 2] = [
-    Model { name: "LeNet", settings: &[] },
+    Model { name: "LeNet", settings: &[], normalized: false },
     Model {
         name: "ResNet-8, sync_batch",
         settings: &[
@@ -45,6 +50,7 @@ const MODELS: [Model; 2] = [
             "train.max_epochs=4",
             "data.drop_last=true",
         ],
+        normalized: true,
     },
 ];
 
@@ -66,8 +72,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let soak = Soak { program: &program, config: root().join(RECIPE), folder: folder.path(), args };
     let mut text = format!(
         "{RECIPE} with {RANKS} ranks, {} seeds. The mean accuracy may lie {ACCURACY_LOSS} below that of fp32. \
-         Statistics: the largest distance of a running mean or variance from the same run's in fp32, as a part of \
-         the largest of its layer, over all seeds; it may be {STATISTIC_OFF}.\n\n\
+         Statistics: the largest distance of a running mean or variance from the same run's in fp32 after 20 steps, \
+         as a part of the largest of its layer, over all seeds; it may be {STATISTIC_OFF}.\n\n\
          | model | mode | accuracy, mean | by seed | less than fp32 | skipped steps | statistics off | |\n\
          |---|---|---|---|---|---|---|---|\n",
         args.seeds,
@@ -102,23 +108,44 @@ struct Soak<'a> {
 
 impl Soak<'_> {
     fn train(&self, model: &Model, mode: &str, seed: u64, outcome: &mut Outcome) -> Result<()> {
-        let mut overrides = vec![format!("seed={seed}"), format!("precision.mode={mode}")];
-        overrides.extend(model.settings.iter().map(ToString::to_string));
-        overrides.extend(self.args.epochs.map(|epochs| format!("train.max_epochs={epochs}")));
-        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
-        let name = model.name.replace([' ', ','], "-");
-        let out = self.folder.join(format!("{name}-{mode}-{seed}"));
-        let (program, config, resume) = (self.program, self.config.as_path(), None);
-        let train = Train { program, config, ranks: RANKS, overrides: &overrides, resume, out };
-        let summary = train.run()?;
-
+        let epochs = self.args.epochs.map(|epochs| format!("train.max_epochs={epochs}"));
+        let (summary, _) = self.run(model, mode, seed, epochs)?;
         let accuracy = summary.number("valid_accuracy")?;
         let skipped = if mode == "fp16" { summary.number("skipped_steps")? } else { 0.0 };
         println!("seed {seed}: {:<22}{mode}: accuracy {accuracy:.4}", model.name);
         outcome.accuracies.push(accuracy);
         outcome.skipped.push(skipped);
-        outcome.statistics.push(statistics(&train.out.join("model.safetensors"))?);
+        if model.normalized {
+            let (_, out) = self.run(model, mode, seed, Some(SHORT.to_string()))?;
+            outcome.statistics.push(statistics(&out.join("model.safetensors"))?);
+        }
         Ok(())
+    }
+
+    /// Trains, with one change of the recipe more.
+    fn run(
+        &self,
+        model: &Model,
+        mode: &str,
+        seed: u64,
+        change: Option<String>,
+    ) -> Result<(Summary, PathBuf)> {
+        let mut overrides = vec![format!("seed={seed}"), format!("precision.mode={mode}")];
+        let short = change.as_deref() == Some(SHORT);
+        // Steps take the place of epochs.
+        let settings = model.settings.iter().filter(|key| !short || !key.contains("max_epochs"));
+        overrides.extend(settings.map(ToString::to_string));
+        if short {
+            overrides.push("schedule.warmup_steps=20".to_string());
+        }
+        overrides.extend(change);
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        let name = model.name.replace([' ', ','], "-");
+        let length = if short { "short" } else { "whole" };
+        let out = self.folder.join(format!("{name}-{mode}-{seed}-{length}"));
+        let (program, config, resume) = (self.program, self.config.as_path(), None);
+        let train = Train { program, config, ranks: RANKS, overrides: &overrides, resume, out };
+        Ok((train.run()?, train.out))
     }
 }
 
@@ -202,7 +229,7 @@ mod tests {
             statistics: vec![BTreeMap::from([("running".to_string(), vec![2.0, statistic])]); 2],
         };
         for (accuracy, statistic, failures) in
-            [(0.975, 1.1, 0), (0.96, 1.0, 1), (0.99, 1.5, 1), (0.9, f32::NAN, 2)]
+            [(0.975, 1.05, 0), (0.96, 1.0, 1), (0.99, 1.5, 1), (0.9, f32::NAN, 2)]
         {
             let outcomes = [outcome(0.98, 1.0), outcome(accuracy, statistic), outcome(0.98, 1.0)];
             let (text, failed) = report(&MODELS[0], &outcomes);
