@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
     pub(super) fn read<T: DeserializeOwned>(&mut self, prefix: &str, table: Table) -> Option<T> {
         let mut remaining = table.clone();
         let mut unknown = BTreeSet::new();
-        let mut removed = false;
+        let mut removed: Vec<Vec<String>> = Vec::new();
         let value = loop {
             let mut ignored = |path: serde_ignored::Path<'_>| {
                 unknown.insert(ignored_keys(&path));
@@ -68,19 +68,15 @@ impl<'a> Reader<'a> {
                 Ok(value) => break Some(value),
                 Err(error) => error,
             };
-            let first = error.path().iter().find_map(|segment| match segment {
-                Segment::Map { key } => Some(key.clone()),
-                _ => None,
-            });
-            let found = first.is_some_and(|key| remaining.remove(&key).is_some());
-            // An error at no key after a removal says only that the removed key is missing.
-            if found || !removed {
+            let place = keys_of(error.path());
+            // An error around a removed key says only that it is missing.
+            if !removed.iter().any(|keys| keys.len() > place.len() && keys.starts_with(&place)) {
                 self.type_error(prefix, error.path(), error.inner().message());
             }
-            if !found {
-                break None;
+            match remove(&mut remaining, &place) {
+                true => removed.push(place),
+                false => break None,
             }
-            removed = true;
         };
         for keys in unknown {
             self.unknown(prefix, &keys, &table, field_names::<T>());
@@ -115,6 +111,27 @@ impl<'a> Reader<'a> {
         let what = if is_section { "section" } else { "key" };
         let message = format!("unknown {what} {key:?}{}", remedy(last, &known));
         self.problems.push(self.source.problem(&key, message));
+    }
+}
+
+/// The keys of tables that lead to an error, up to the first list.
+fn keys_of(path: &serde_path_to_error::Path) -> Vec<String> {
+    let key = |segment: &Segment| match segment {
+        Segment::Map { key } => Some(key.clone()),
+        _ => None,
+    };
+    path.iter().map_while(key).collect()
+}
+
+/// Removes a value from tables in tables, and says whether it was there.
+fn remove(table: &mut Table, place: &[String]) -> bool {
+    match place {
+        [] => false,
+        [key] => table.remove(key).is_some(),
+        [key, rest @ ..] => match table.get_mut(key) {
+            Some(Value::Table(inner)) => remove(inner, rest),
+            _ => false,
+        },
     }
 }
 

@@ -9,7 +9,7 @@ use bonfire_trainer::config::OptimizerPlan;
 use bonfire_trainer::{Learnable, StepContext, StepOutput, Trainer, TrainerConfig};
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use std::sync::Arc;
 
 const FEATURES: usize = 3;
@@ -96,7 +96,9 @@ impl Learnable for Line {
     type Batch = Vec<Point>;
 
     fn training_step(&self, batch: Vec<Point>, context: &StepContext) -> StepOutput {
-        error(self.linear.forward(features(&batch, &context.device)), &batch, &context.device)
+        let x = context.input(features(&batch, &context.device));
+        let predicted = self.linear.forward(x).cast(DType::F32);
+        error(predicted, &batch, &context.device)
     }
 
     fn validation_step(&self, batch: Vec<Point>, context: &StepContext) -> StepOutput {
