@@ -55,16 +55,7 @@ fn the_accuracy_of_mixed_images_counts_the_class_with_the_larger_share() {
         let mixed = Some(MixedTargets { partners: of([1, 0]), lambda });
         ImageBatch { mixed, ..ImageBatch::new(images, of([0, 0])) }
     };
-    let context = StepContext {
-        epoch: 0,
-        step: 0,
-        micro_batch: 0,
-        rank: 0,
-        world_size: 1,
-        device: device.clone(),
-        input_dtype: None,
-        label_smoothing: 0.0,
-    };
+    let context = StepContext::outside(device.clone());
     for (lambda, correct) in [(0.7, 2.0), (0.3, 1.0)] {
         let output = Pixels.training_step(batch(lambda), &context);
         let accuracy = &output.metrics[0];

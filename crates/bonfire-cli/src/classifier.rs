@@ -70,16 +70,7 @@ impl<M: Learnable<Batch = ImageBatch>> TrainedModel for Restored<M> {
     }
 
     fn validate(&self, batch: ImageBatch) -> StepOutput {
-        let context = StepContext {
-            epoch: 0,
-            step: 0,
-            micro_batch: 0,
-            rank: 0,
-            world_size: 1,
-            device: self.device.clone(),
-            input_dtype: None,
-            label_smoothing: 0.0,
-        };
+        let context = StepContext::outside(self.device.clone());
         self.model.validation_step(batch, &context)
     }
 }

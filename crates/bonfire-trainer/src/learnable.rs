@@ -60,6 +60,21 @@ pub struct StepContext {
 }
 
 impl StepContext {
+    /// The context of a step outside of a run: of one rank, at the beginning, with inputs and targets
+    /// as they are.
+    pub fn outside(device: Device) -> Self {
+        Self {
+            epoch: 0,
+            step: 0,
+            micro_batch: 0,
+            rank: 0,
+            world_size: 1,
+            device,
+            input_dtype: None,
+            label_smoothing: 0.0,
+        }
+    }
+
     /// Prepares a floating-point input of the model: casts it in mixed precision, and gives it
     /// autodiff in a training step.
     pub fn input<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {

@@ -98,16 +98,7 @@ fn an_average_is_evaluated_with_its_own_statistics_and_the_model_keeps_its_own()
 }
 
 fn context() -> StepContext {
-    StepContext {
-        epoch: 0,
-        step: 0,
-        micro_batch: 0,
-        rank: 0,
-        world_size: 1,
-        device: Device::flex(),
-        input_dtype: None,
-        label_smoothing: 0.0,
-    }
+    StepContext::outside(Device::flex())
 }
 
 #[test]

@@ -155,16 +155,7 @@ fn the_first_layer_of_a_classifier_trains_in_training_only() {
     let batch = || {
         ImageBatch::new(Tensor::ones([2, 3, 1, 1], &device), Tensor::<1, Int>::zeros([2], &device))
     };
-    let context = StepContext {
-        epoch: 0,
-        step: 0,
-        micro_batch: 0,
-        rank: 0,
-        world_size: 1,
-        device: device.clone(),
-        input_dtype: None,
-        label_smoothing: 0.0,
-    };
+    let context = StepContext::outside(device.clone());
     let training = StepContext { device: device.clone().autodiff(), ..context.clone() };
     let mean = || numbers(&model.inner.norm.running_mean.value_sync());
     model.valid().validation_step(batch(), &context);

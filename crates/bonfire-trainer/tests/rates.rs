@@ -153,16 +153,8 @@ fn only_the_training_loss_of_a_classifier_is_smoothed() {
             Tensor::<1, Int>::from_data([0], &device),
         )
     };
-    let context = |label_smoothing| StepContext {
-        epoch: 0,
-        step: 0,
-        micro_batch: 0,
-        rank: 0,
-        world_size: 1,
-        device: device.clone(),
-        input_dtype: None,
-        label_smoothing,
-    };
+    let context =
+        |label_smoothing| StepContext { label_smoothing, ..StepContext::outside(device.clone()) };
     let value = |output: bonfire_trainer::StepOutput| {
         numbers(&output.loss.without_autodiff().reshape([1]))[0]
     };
