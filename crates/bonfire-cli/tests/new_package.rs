@@ -54,7 +54,7 @@ fn what_would_overwrite_or_cannot_work_is_refused() {
 
 /// Compiles Bonfire's crates a second time, as dependencies.
 #[test]
-#[ignore = "takes minutes: run it by name, after a change to templates/new"]
+#[ignore = "takes minutes; .ci/run has it"]
 fn a_new_package_builds_and_trains() {
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("my-nets");
