@@ -1,5 +1,6 @@
 use crate::bench::CollectivesArgs;
 use crate::data_sets::DataCommand;
+use bonfire_trainer::Resume;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -164,9 +165,11 @@ pub(crate) struct TrainArgs {
     /// Folder of the run [default: runs/<name>-<time>]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Continues from a checkpoint, a folder of checkpoints or a run folder.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) resume: Option<PathBuf>,
+    /// What to continue from: a checkpoint, or the newest sound one of a folder of checkpoints or a
+    /// run folder. With auto the newest one in --out, or from the beginning if there is none, so that
+    /// one command starts a run and restarts it. (A folder of that name is ./auto.)
+    #[arg(long, value_name = "auto|never|PATH", default_value = "never", value_parser = read_resume)]
+    pub(crate) resume: Resume,
     /// Prints the resolved recipe and its learning rates, and trains nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -191,4 +194,14 @@ impl TrainArgs {
         });
         self.overrides.iter().cloned().chain(written).collect()
     }
+}
+
+/// Reads what a run continues from.
+#[allow(clippy::unnecessary_wraps, reason = "the form that clap asks for")]
+fn read_resume(text: &str) -> Result<Resume, String> {
+    Ok(match text {
+        "auto" => Resume::Auto,
+        "never" => Resume::Never,
+        path => Resume::From(path.into()),
+    })
 }

@@ -65,8 +65,7 @@ pub enum CliError {
     Analyze(#[from] bonfire_comm::flight::AnalyzeError),
     /// Happens when a run's folder holds another run.
     #[error(
-        "--out \"{path}\" holds another run; give a new folder, or --resume {path} to continue \
-         that run"
+        "--out \"{path}\" holds another run; give a new folder, or --resume auto to continue that run"
     )]
     FolderInUse {
         /// The folder.
@@ -137,9 +136,7 @@ impl CliError {
                     | TrainError::NoSteps { .. }
                     | TrainError::RankWithoutSamples { .. }
                     | TrainError::LossNotFinite { .. }
-                    | TrainError::Checkpoint(
-                        CheckpointError::WorldSize { .. } | CheckpointError::Configuration { .. }
-                    )
+                    | TrainError::Checkpoint(CheckpointError::Configuration { .. })
             ),
             _ => false,
         }

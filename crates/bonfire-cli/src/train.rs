@@ -9,7 +9,7 @@ use crate::worker::{Rank, default_run_folder};
 use crate::{CliError, dry_run, launcher};
 use bonfire_comm::{self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group};
 use bonfire_trainer::config::{EngineKind, Plan, RunConfig};
-use bonfire_trainer::limit_threads;
+use bonfire_trainer::{Resume, limit_threads};
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +37,12 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     if let Some(env) = RankEnv::detect()? {
         let recipe = Recipe::load(registry, args, env.world_size)?;
         return join(&recipe, args, &env);
+    }
+    if args.resume == Resume::Auto && args.out.is_none() {
+        return Err(CliError::Option {
+            option: "--resume auto".into(),
+            problem: "it continues the run in --out; give that folder too".into(),
+        });
     }
     let ranks = args.nproc_per_node as usize;
     let recipe = Recipe::load(registry, args, ranks)?;
@@ -147,13 +153,19 @@ fn worker_args(args: &TrainArgs, out: &Path) -> Vec<OsString> {
         list.extend(["--set".into(), value.into()]);
     }
     list.extend(["--out".into(), out.into()]);
-    if let Some(path) = &args.resume {
-        list.extend(["--resume".into(), path.into()]);
-    }
+    list.extend(["--resume".into(), resume_word(&args.resume)]);
     if args.insecure {
         list.push("--insecure".into());
     }
     list
+}
+
+fn resume_word(resume: &Resume) -> OsString {
+    match resume {
+        Resume::Never => "never".into(),
+        Resume::Auto => "auto".into(),
+        Resume::From(path) => path.into(),
+    }
 }
 
 fn install_interrupt() -> Result<Interrupt, CliError> {

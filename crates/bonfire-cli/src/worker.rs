@@ -18,7 +18,7 @@ use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
 use bonfire_trainer::run_folder::Summary;
 use bonfire_trainer::{
-    BatchSource, ProgressPrinter, RunFolder, TrainError, Trainer, TrainerConfig,
+    BatchSource, ProgressPrinter, Resume, RunFolder, TrainError, Trainer, TrainerConfig,
 };
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
@@ -170,18 +170,24 @@ fn run_folder(plan: &Plan, rank: &Rank<'_>, first: bool) -> Result<Option<RunFol
         Some(path) => path.clone(),
         None => default_run_folder(&plan.name)?,
     };
-    check_unused(&path, rank.args.resume.as_deref())?;
+    check_unused(&path, &rank.args.resume)?;
     let folder = RunFolder::create(path)?;
     say(format_args!("run folder {}", folder.path().display()));
     Ok(Some(folder))
 }
 
 /// Refuses a folder that holds another run, unless that run is the one to be resumed.
-fn check_unused(folder: &Path, resume: Option<&Path>) -> Result<(), CliError> {
+fn check_unused(folder: &Path, resume: &Resume) -> Result<(), CliError> {
     let holds_a_run = folder.join("config.toml").exists() || folder.join("checkpoints").exists();
     let canonical = |path: &Path| std::fs::canonicalize(path).ok();
-    let continues = resume.and_then(canonical).zip(canonical(folder));
-    if holds_a_run && !continues.is_some_and(|(resume, folder)| resume.starts_with(folder)) {
+    let continues = match resume {
+        Resume::Auto => true,
+        Resume::Never => false,
+        Resume::From(path) => canonical(path)
+            .zip(canonical(folder))
+            .is_some_and(|(path, folder)| path.starts_with(folder)),
+    };
+    if holds_a_run && !continues {
         return Err(CliError::FolderInUse { path: folder.to_path_buf() });
     }
     Ok(())

@@ -143,8 +143,6 @@ fn what_cannot_be_continued_is_said_once() {
     let run = saved.run_folder();
     let resume = || digits().set(&["train.max_epochs=2", "schedule.warmup_epochs=1"]).resume(&run);
 
-    let ended = resume().ranks(3).fail();
-    ended.says_once(&["saved by 2 rank(s), this run has 3"]);
     let ended = resume().ranks(2).set(&["seed=9"]).fail();
     ended.says_once(&["seed = 1, this run has 9"]);
     let ended = resume().ranks(2).set(&["model.hidden=64"]).fail();
@@ -152,9 +150,159 @@ fn what_cannot_be_continued_is_said_once() {
     let ended = digits().ranks(2).resume(&run.join("nothing")).fail();
     ended.says_once(&["no complete checkpoint at", "nothing"]);
 
-    let file = checkpoint_of(&run, 30).join("state.safetensors");
+    let ended = resume().ranks(2).set(&["seed=9", "model.hidden=64"]).fail();
+    ended.says_once(&["seed = 1, this run has 9"]);
+    ended.says_once(&["model.hidden = 128, this run has 64"]);
+
+    damage(&checkpoint_of(&run, 30));
+    resume().ranks(2).fail().says_once(&["state.safetensors", "damaged", "checksum"]);
+}
+
+/// Changes a bit of a checkpoint.
+fn damage(checkpoint: &Path) {
+    let file = checkpoint.join("state.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
-    resume().ranks(2).fail().says_once(&["state.safetensors", "damaged", "checksum"]);
+}
+
+/// In f64, where another number of ranks is visible in the last digits only.
+const DOUBLE: &[&str] = &[
+    SHORT,
+    "precision.mode=f64",
+    "optimizer={kind=\"sgd\",lr=0.05,momentum=0.9}",
+    "checkpoint.every_n_steps=20",
+    "checkpoint.keep_last=99",
+];
+
+#[test]
+fn other_numbers_of_ranks_go_on_with_the_same_samples() {
+    for zero_stage in ["distributed.zero_stage=0", "distributed.zero_stage=1"] {
+        let train = |ranks: usize| digits().ranks(ranks).set(DOUBLE).set(&[zero_stage]);
+        let whole = train(2).succeed();
+        // 2 ranks, then 1, 3 and 2 again, each for a while; all in mid-epoch but for the last.
+        let mut from = checkpoint_of(&whole.run_folder(), 20);
+        let mut kept = Vec::new();
+        for (ranks, next) in [(1, 40), (3, 80), (2, 90)] {
+            let part = train(ranks).resume(&from).succeed();
+            assert_eq!(part.summary()["steps"], whole.summary()["steps"], "{ranks} ranks");
+            from = checkpoint_of(&part.run_folder(), next);
+            let (loss, expected) = (loss_of(&part), loss_of(&whole));
+            assert!((loss - expected).abs() < 1e-9, "{ranks} ranks: {loss} {expected}");
+            kept.push(part);
+        }
+    }
+}
+
+fn loss_of(ended: &support::Ended) -> f64 {
+    ended.summary()["valid_loss"].as_f64().unwrap()
+}
+
+#[test]
+fn another_global_batch_size_goes_on_through_the_same_epochs() {
+    let keep = ["checkpoint.every_n_steps=20", "checkpoint.keep_last=99"];
+    let whole = digits().ranks(2).set(&[SHORT]).set(&keep).succeed();
+    // Ten steps before the end of the first epoch, 478 samples are left: twenty steps of 24.
+    let resumed = digits()
+        .ranks(2)
+        .set(&[SHORT, "data.global_batch_size=24"])
+        .resume(&checkpoint_of(&whole.run_folder(), 20))
+        .succeed();
+    let summary = resumed.summary();
+    assert_eq!(summary["epochs"].as_u64(), Some(3), "{summary}");
+    // 478 samples of the first epoch in batches of 24, then two epochs of 1,438.
+    assert_eq!(summary["steps"].as_u64(), Some(20 + 20 + 2 * 60), "{summary}");
+    assert!(resumed.stderr.contains("data.global_batch_size = 48, this run has 24"));
+    // The rate has come to its end all the same.
+    let metrics = fs::read_to_string(resumed.run_folder().join("metrics.csv")).unwrap();
+    let last = metrics.lines().rfind(|line| line.starts_with("train")).unwrap();
+    let rate: f64 = last.split(',').nth(3).unwrap().parse().unwrap();
+    assert!(rate < 1e-4, "{last}");
+}
+
+#[test]
+fn one_command_starts_a_run_and_restarts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let recipe = support::repository().join("configs/digits.toml");
+    let train = || support::into(&recipe, &out).ranks(2).set(&[SHORT]).set(OFTEN);
+    let auto = || train().args(["--resume", "auto"]);
+    let first = auto().succeed();
+    let summary = || fs::read_to_string(out.join("summary.json")).unwrap();
+    let fingerprint = |text: &str| {
+        let value: serde_json::Value = serde_json::from_str(text).unwrap();
+        value["parameters_xxh3"].as_str().unwrap().to_string()
+    };
+    let whole = fingerprint(&summary());
+    // It ends where it ended before, and goes on from what is newest and sound.
+    for damaged in [vec![], vec![90], vec![84]] {
+        damaged.iter().for_each(|step| damage(&checkpoint_of(&out, *step)));
+        let again = auto().succeed();
+        assert_eq!(fingerprint(&summary()), whole, "{}", again.log());
+        let warned = again.stderr.contains("trying the checkpoint before it");
+        assert_eq!(warned, !damaged.is_empty(), "{}", again.log());
+    }
+    train().fail().says_once(&["holds another run", "--resume auto"]);
+    digits().args(["--resume", "auto"]).set(&[SHORT]).succeed();
+    drop(first);
+}
+
+#[test]
+fn the_best_checkpoint_stays_and_is_found() {
+    let best = [
+        "train.max_epochs=6",
+        "schedule.warmup_epochs=1",
+        "checkpoint.keep_best=true",
+        "checkpoint.monitor=accuracy",
+        "checkpoint.keep_last=1",
+    ];
+    let ended = digits().ranks(2).set(&best).succeed();
+    let folder = ended.run_folder().join("checkpoints");
+    let name = fs::read_to_string(folder.join("best")).unwrap();
+    let step = checkpoint::load(&folder.join(name.trim())).unwrap().manifest.step;
+    let metrics = fs::read_to_string(ended.run_folder().join("metrics.csv")).unwrap();
+    let head: Vec<&str> = metrics.lines().next().unwrap().split(',').collect();
+    let column = head.iter().position(|name| *name == "accuracy").unwrap();
+    let valid: Vec<(u64, f64)> = metrics
+        .lines()
+        .filter(|line| line.starts_with("valid"))
+        .map(|line| line.split(',').collect::<Vec<_>>())
+        .map(|row| (row[2].parse().unwrap(), row[column].parse().unwrap()))
+        .collect();
+    // The first of the best.
+    let expected = valid.iter().fold((0, f64::MIN), |best, row| if row.1 > best.1 { *row } else { best });
+    assert_eq!(step, expected.0, "{valid:?}");
+    let count = fs::read_dir(&folder).unwrap().flatten();
+    let count = count.filter(|e| e.file_name().to_string_lossy().starts_with("step-")).count();
+    assert!(count <= 2, "the best and the last: {count}");
+    let wrong = ["checkpoint.keep_best=true", "checkpoint.monitor=acuracy", SHORT];
+    digits().ranks(2).set(&wrong).fail().says_once(&["checkpoint.monitor = \"acuracy\"", "accuracy"]);
+}
+
+#[test]
+fn a_checkpoint_is_made_when_the_clock_says_so() {
+    let by_clock = ["checkpoint.every_n_minutes=0.00001", "checkpoint.every_n_epochs=0", SHORT];
+    let ended = digits().ranks(2).set(&by_clock).set(&["checkpoint.keep_last=999"]).succeed();
+    let folder = fs::read_dir(ended.run_folder().join("checkpoints")).unwrap().flatten();
+    let count = folder.filter(|e| e.file_name().to_string_lossy().starts_with("step-")).count();
+    // One is written while others wait to be replaced by newer ones.
+    assert!(count > 3, "{count}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_ends_the_run_where_it_was_asked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    fs::create_dir_all(&out).unwrap();
+    // A file where the folder of checkpoints should be.
+    fs::write(out.join("checkpoints"), "").unwrap();
+    let recipe = support::repository().join("configs/digits.toml");
+    let train = || support::into(&recipe, &out).ranks(2).args(["--resume", "auto"]).set(&[SHORT]);
+    let ended = train().set(&["checkpoint.on_error=stop"]).fail();
+    ended.says_once(&["error: creating", "checkpoints"]);
+    let steps = |ended: &support::Ended| ended.stderr.matches("was not written").count();
+    assert_eq!(steps(&ended), 1, "{}", ended.log());
+    // Going on, it fails at the end only, after all three epochs.
+    let ended = train().within(std::time::Duration::from_secs(60)).fail();
+    assert!(steps(&ended) >= 3, "{}", ended.log());
 }

@@ -114,6 +114,17 @@ pub enum TrainError {
         /// The name.
         name: String,
     },
+    /// Happens when the best checkpoint is measured by a validation figure that there is none of.
+    #[error(
+        "checkpoint.monitor = \"{metric}\", and the validation has {}; set it to a figure that is \
+         validated", figures(.known)
+    )]
+    NothingToMonitor {
+        /// The figure that is missing.
+        metric: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
     /// Happens when a loss is infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \

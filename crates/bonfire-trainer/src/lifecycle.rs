@@ -1,6 +1,5 @@
 //! The parts of a run around its steps: epochs, validation, checkpoints, the end.
 
-use crate::checkpoint::{self, Checkpoint, CheckpointError, MODEL_PREFIX, Manifest};
 use crate::config::Budget;
 use crate::evaluate::{evaluate, evaluate_variant};
 use crate::learnable::{Learnable, StepContext};
@@ -12,16 +11,15 @@ use bonfire_amp::GradScaler;
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_tensor::TensorError;
-use bonfire_tensor::parameters::{self, Role};
-use bonfire_tensor::state::{State, Stateful};
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use bonfire_tensor::parameters::Role;
+use bonfire_tensor::state::State;
 
 /// Length of a run over given data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Length {
     pub(crate) steps_per_epoch: u64,
     pub(crate) total_steps: u64,
+    budget: Budget,
 }
 
 impl Length {
@@ -36,7 +34,7 @@ impl Length {
             Budget::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
             Budget::Steps(steps) => steps,
         };
-        Self { steps_per_epoch, total_steps }
+        Self { steps_per_epoch, total_steps, budget: config.budget }
     }
 
     fn epochs(&self) -> u64 {
@@ -44,7 +42,11 @@ impl Length {
     }
 
     pub(crate) fn reached(&self, position: &Position) -> bool {
-        position.step >= self.total_steps
+        // A resume may change how many steps an epoch has.
+        match self.budget {
+            Budget::Epochs(epochs) => position.epoch >= epochs,
+            Budget::Steps(steps) => position.step >= steps,
+        }
     }
 }
 
@@ -126,6 +128,7 @@ impl<M: Learnable> Run<'_, M> {
         }
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
         self.adjust_rate(&metrics)?;
+        self.checkpoint_if_best(&metrics)?;
         self.valid_metrics = Some(metrics);
         Ok(())
     }
@@ -176,138 +179,10 @@ impl<M: Learnable> Run<'_, M> {
         }
     }
 
-    fn checkpoint_after_step(&mut self) -> Result<(), TrainError> {
-        match self.config.checkpoint.every_n_steps {
-            Some(every) if every > 0 && self.position.step.is_multiple_of(every) => {
-                self.save_checkpoint().map(drop)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn checkpoint_after_epoch(&mut self, length: Length) -> Result<(), TrainError> {
-        let every = self.config.checkpoint.every_n_epochs;
-        // The end of the run saves by itself.
-        if every > 0 && self.position.epoch.is_multiple_of(every) && !length.reached(&self.position)
-        {
-            self.save_checkpoint()?;
-        }
-        Ok(())
-    }
-
-    /// Saves the run's state; rank 0 writes.
-    ///
-    /// # Collective
-    /// All ranks.
-    fn save_checkpoint(&mut self) -> Result<Option<PathBuf>, TrainError> {
-        let Some(folder) = self.config.checkpoint_folder.clone() else { return Ok(None) };
-        if let Some((position, place)) = &self.saved
-            && *position == self.position
-        {
-            return Ok(place.clone());
-        }
-        self.parallel.synchronize_buffers()?;
-        let state = self.state()?;
-        let control = self.control.clone();
-        let mut place = None;
-        rank_zero_tells(&control, || {
-            let checkpoint = Checkpoint { manifest: self.manifest(), state };
-            let keep_last = self.config.checkpoint.keep_last;
-            place = Some(checkpoint::save(&folder, checkpoint, keep_last)?);
-            Ok(Vec::new())
-        })?;
-        self.saved = Some((self.position, place.clone()));
-        Ok(place)
-    }
-
-    fn manifest(&self) -> Manifest {
-        Manifest {
-            format: Manifest::FORMAT,
-            epoch: self.position.epoch,
-            step: self.position.step,
-            world_size: self.control.world_size(),
-            configuration: self.entries.iter().cloned().collect(),
-            files: Vec::new(),
-        }
-    }
-
-    /// Everything that a continuation needs; on ranks other than 0 nothing of use.
-    ///
-    /// # Collective
-    /// All ranks: parts of it lie on all of them.
-    fn state(&mut self) -> Result<State, TrainError> {
-        let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut()).state()?;
-        let exchange = self.parallel.exchange_state(self.optimizer.as_mut())?;
-        let model = self.parallel.consensus()?;
-        let mut state = State::default();
-        if self.control.rank() > 0 {
-            return Ok(state);
-        }
-        state.insert_under(MODEL_PREFIX, parameters::read(&model, |_| true)?);
-        state.insert_under("optimizer", optimizer);
-        state.insert_under("exchange", exchange);
-        state.insert_under("position", self.position.state()?);
-        if let Some(scaler) = &self.precision.scaler {
-            state.insert_under("scaler", scaler.state()?);
-        }
-        state.insert_under("schedule", self.schedule.state()?);
-        for callback in self.callbacks.iter_mut() {
-            let name = format!("callback.{}", callback.name());
-            if let Some(callback) = callback.stateful() {
-                state.insert_under(&name, callback.state()?);
-            }
-        }
-        Ok(state)
-    }
-
-    /// Continues from the configured checkpoint: rank 0 reads it and sends it to all.
-    ///
-    /// # Collective
-    /// All ranks.
-    pub(crate) fn resume(&mut self) -> Result<(), TrainError> {
-        let Some(path) = self.config.resume.clone() else { return Ok(()) };
-        let bytes =
-            rank_zero_tells(&self.control.clone(), || Ok(checkpoint::load(&path)?.to_bytes()?))?;
-        let Checkpoint { manifest, mut state } = Checkpoint::from_bytes(&bytes)?;
-        self.check_continuation(&manifest)?;
-        self.parallel.load_state(state.take_under(MODEL_PREFIX))?;
-        let (exchange, optimizer) = (state.take_under("exchange"), state.take_under("optimizer"));
-        self.parallel.load_exchange_state(exchange, self.optimizer.as_mut(), optimizer)?;
-        self.position.load_state(state.take_under("position"))?;
-        if let Some(scaler) = &mut self.precision.scaler {
-            scaler.load_state(state.take_under("scaler"))?;
-        }
-        self.schedule.load_state(state.take_under("schedule"))?;
-        for callback in self.callbacks.iter_mut() {
-            let part = state.take_under(&format!("callback.{}", callback.name()));
-            if let Some(callback) = callback.stateful() {
-                callback.load_state(part)?;
-            }
-        }
-        tracing::info!(step = self.position.step, epoch = self.position.epoch, "resumed");
-        Ok(())
-    }
-
-    fn check_continuation(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
-        let running = self.control.world_size();
-        if manifest.world_size != running {
-            return Err(CheckpointError::WorldSize { saved: manifest.world_size, running });
-        }
-        let entries: BTreeMap<&str, &str> =
-            self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        for (key, saved) in manifest.configuration.iter().filter(|(key, _)| continues(key)) {
-            let running = entries.get(key.as_str()).copied().unwrap_or("not set");
-            if running != saved {
-                let (key, saved, running) = (key.clone(), saved.clone(), running.to_string());
-                return Err(CheckpointError::Configuration { key, saved, running });
-            }
-        }
-        Ok(())
-    }
-
     /// Ends the run: a last checkpoint, equal parameters on all ranks, the report.
     pub(crate) fn finish(mut self) -> Result<FitReport<M>, TrainError> {
-        let checkpoint = self.save_checkpoint()?;
+        self.save_checkpoint(false)?;
+        let checkpoint = self.await_checkpoint()?;
         self.parallel.synchronize_buffers()?;
         let drifted = self.parallel.drifts();
         self.parallel.agree()?;
@@ -342,39 +217,6 @@ impl<M: Learnable> Run<'_, M> {
             checkpoint,
         })
     }
-}
-
-/// Whether a resumed run must share a key with its checkpoint, to go on as if never interrupted.
-fn continues(key: &str) -> bool {
-    const KEYS: [&str; 5] = ["seed", "model", "data", "precision", "training"];
-    let top = key.split('.').next().unwrap_or(key);
-    const SINGLE: [&str; 3] =
-        ["optimizer.kind", "optimizer.momentum_correction", "train.accumulate_grad_batches"];
-    KEYS.contains(&top) || SINGLE.contains(&key)
-}
-
-/// Runs `f` on rank 0 and gives its result to every rank; its failure is an error on all of them.
-fn rank_zero_tells(
-    group: &ProcessGroup,
-    f: impl FnOnce() -> Result<Vec<u8>, TrainError>,
-) -> Result<Vec<u8>, TrainError> {
-    if group.rank() == 0 {
-        let result = f();
-        let mut message = match &result {
-            Ok(bytes) => bytes.clone(),
-            Err(error) => error.to_string().into_bytes(),
-        };
-        message.insert(0, u8::from(result.is_ok()));
-        group.broadcast_bytes(message, 0)?;
-        return result;
-    }
-    let mut message = group.broadcast_bytes(Vec::new(), 0)?;
-    if message.first() == Some(&1) {
-        message.remove(0);
-        return Ok(message);
-    }
-    let reason = String::from_utf8_lossy(message.get(1..).unwrap_or_default()).into_owned();
-    Err(TrainError::OtherRank { rank: 0, reason })
 }
 
 pub(crate) fn check_fingerprints(group: &ProcessGroup, own: u64) -> Result<(), TrainError> {

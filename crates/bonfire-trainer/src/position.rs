@@ -6,28 +6,51 @@ use bonfire_tensor::state::{Scalar, State, Stateful};
 pub(crate) struct Position {
     /// Pass over the training data, from 0.
     pub(crate) epoch: u64,
-    /// Optimizer steps, skipped ones included: what the length of a run counts.
+    /// Optimizer steps, skipped ones included.
     pub(crate) step: u64,
     /// Those of them that an overflow kept from the parameters.
     pub(crate) skipped: u64,
+    /// Steps that the schedule counts: those that changed the parameters, in the length that steps
+    /// have now. A resume with another global batch size stretches those before.
+    pub(crate) scheduled: u64,
     /// Samples of this epoch consumed by all ranks.
     pub(crate) cursor: u64,
+    /// Optimizer steps of a whole epoch, when this was last written down.
+    pub(crate) steps_per_epoch: u64,
 }
 
 impl Position {
-    /// Steps that changed the parameters: what the schedule counts.
-    pub(crate) fn taken(&self) -> u64 {
-        self.step.saturating_sub(self.skipped)
+    /// Counts a step.
+    pub(crate) fn advance(&mut self, skipped: bool) {
+        self.step += 1;
+        self.skipped += u64::from(skipped);
+        self.scheduled += u64::from(!skipped);
+    }
+
+    /// Takes over that an epoch has another number of steps from now on: the schedule goes on from
+    /// the same part of the run.
+    pub(crate) fn stretch(&mut self, steps_per_epoch: u64) {
+        if self.steps_per_epoch > 0 && self.steps_per_epoch != steps_per_epoch {
+            let factor = steps_per_epoch as f64 / self.steps_per_epoch as f64;
+            self.scheduled = (self.scheduled as f64 * factor).round() as u64;
+        }
+        self.steps_per_epoch = steps_per_epoch;
     }
 }
 
 impl Stateful for Position {
     fn state(&self) -> Result<State, TensorError> {
         let mut state = State::default();
-        state.scalars.insert("epoch".into(), Scalar::Uint(self.epoch));
-        state.scalars.insert("step".into(), Scalar::Uint(self.step));
-        state.scalars.insert("skipped".into(), Scalar::Uint(self.skipped));
-        state.scalars.insert("cursor".into(), Scalar::Uint(self.cursor));
+        for (name, value) in [
+            ("epoch", self.epoch),
+            ("step", self.step),
+            ("skipped", self.skipped),
+            ("scheduled", self.scheduled),
+            ("cursor", self.cursor),
+            ("steps_per_epoch", self.steps_per_epoch),
+        ] {
+            state.scalars.insert(name.to_string(), Scalar::Uint(value));
+        }
         Ok(state)
     }
 
@@ -36,8 +59,28 @@ impl Stateful for Position {
             epoch: state.take_uint("epoch")?,
             step: state.take_uint("step")?,
             skipped: state.take_uint("skipped")?,
+            scheduled: state.take_uint("scheduled")?,
             cursor: state.take_uint("cursor")?,
+            steps_per_epoch: state.take_uint("steps_per_epoch")?,
         };
         Ok(state.finish()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schedule_goes_on_from_the_same_part_of_the_run() {
+        let mut position = Position::default();
+        position.stretch(100);
+        (0..150).for_each(|step| position.advance(step % 15 == 0));
+        assert_eq!((position.step, position.skipped, position.scheduled), (150, 10, 140));
+        position.stretch(50);
+        assert_eq!((position.step, position.scheduled), (150, 70));
+        let mut restored = Position::default();
+        restored.load_state(position.state().unwrap()).unwrap();
+        assert_eq!(restored, position);
     }
 }

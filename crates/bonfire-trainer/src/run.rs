@@ -1,3 +1,5 @@
+use crate::best::Best;
+use crate::checkpoint::Writer;
 use crate::config::Schedule;
 use crate::learnable::{Learnable, StepContext};
 use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, reduce};
@@ -9,8 +11,7 @@ use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
 use burn::tensor::Device;
-use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// One call of `fit`: everything that a training step touches.
 pub(crate) struct Run<'a, M: Learnable> {
@@ -41,8 +42,15 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) samples: u64,
     pub(crate) first_step_at: Option<SystemTime>,
     pub(crate) stopped: bool,
-    /// Where the run stood when it last saved, and the checkpoint (rank 0 only).
-    pub(crate) saved: Option<(Position, Option<PathBuf>)>,
+    /// Where the run stood when it last saved.
+    pub(crate) saved: Option<Position>,
+    /// Whether rank 0's clock has asked for a checkpoint after the step at hand.
+    pub(crate) save_now: bool,
+    pub(crate) last_save: Instant,
+    /// Writes checkpoints (on rank 0).
+    pub(crate) writer: Writer,
+    /// What the best checkpoint is measured by.
+    pub(crate) best: Best,
 }
 
 /// Figures on their way over the ranks, and where the run stood when they left.
@@ -79,7 +87,7 @@ impl<M: Learnable> Run<'_, M> {
 
     /// The rate of the last step taken.
     pub(crate) fn learning_rate(&self) -> f64 {
-        self.schedule.lr(self.position.taken().saturating_sub(1))
+        self.schedule.lr(self.position.scheduled.saturating_sub(1))
     }
 
     pub(crate) fn notify(

@@ -14,7 +14,7 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn train_step(&mut self, batches: &mut Batches<M::Batch>) -> Result<(), TrainError> {
         let start = Instant::now();
         let (epoch, step) = (self.position.epoch, self.position.step);
-        let learning_rate = self.schedule.lr(self.position.taken());
+        let learning_rate = self.schedule.lr(self.position.scheduled);
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
         let mut samples = 0;
@@ -27,15 +27,14 @@ impl<M: Learnable> Run<'_, M> {
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
         self.times.time(Part::CommWait, || self.parallel.synchronize())?;
-        if let Some(momentum) = self.schedule.momentum(self.position.taken()) {
+        if let Some(momentum) = self.schedule.momentum(self.position.scheduled) {
             self.optimizer.set_momentum(momentum)?;
         }
         let done = self.optimizer_step(learning_rate)?;
         self.local.end_window(done.skipped);
-        self.position.step += 1;
-        self.position.skipped += u64::from(done.skipped);
+        self.position.advance(done.skipped);
         self.samples += samples;
-        self.stopped = done.votes > 0.0;
+        (self.stopped, self.save_now) = read_votes(done.votes);
         self.first_step_at.get_or_insert_with(SystemTime::now);
         let due = self.position.step.is_multiple_of(self.config.log_every_n_steps.max(1));
         if due && batches.remaining() > 0 {
@@ -80,8 +79,8 @@ impl<M: Learnable> Run<'_, M> {
         // Flex has one random generator for the whole process: what a step draws depends on where
         // the step stands, not on what was drawn before.
         self.device.seed(step_seed(self.config.seed, context.rank, context.step, index));
-        if last && self.stop.is_set() {
-            self.parallel.vote(1.0);
+        if last {
+            self.cast_votes();
         }
         // A resumed epoch may end with other batches than those that were checked.
         if self.synchronized && batch.global_samples < context.world_size {
@@ -102,6 +101,15 @@ impl<M: Learnable> Run<'_, M> {
             None => loss,
         };
         self.backward(last, |parallel| parallel.backward_weighted(loss, reduction, weight))
+    }
+
+    /// Tells the other ranks, with the gradients, that this one is asked to stop or to save.
+    fn cast_votes(&mut self) {
+        let stop = if self.stop.is_set() { 1.0 } else { 0.0 };
+        let save = if self.is_due_by_clock() { SAVE } else { 0.0 };
+        if stop + save > 0.0 {
+            self.parallel.vote(stop + save);
+        }
     }
 
     /// Unscales and clips the reduced gradients and updates the parameters, or skips the step.
@@ -151,4 +159,12 @@ fn step_seed(seed: u64, rank: usize, step: u64, micro_batch: usize) -> u64 {
         slot.copy_from_slice(&word.to_le_bytes());
     }
     xxh3_64(&bytes)
+}
+
+/// Vote of rank 0 for a checkpoint: more than all ranks' votes to stop.
+const SAVE: f64 = (1u64 << 32) as f64;
+
+/// Whether somebody wants to stop, and whether rank 0 wants to save.
+fn read_votes(votes: f64) -> (bool, bool) {
+    (votes % SAVE > 0.0, votes >= SAVE)
 }

@@ -1,3 +1,5 @@
+use crate::best::Best;
+use crate::checkpoint::Writer;
 use crate::config::RunLength;
 use crate::learnable::Learnable;
 use crate::lifecycle::Length;
@@ -15,7 +17,7 @@ use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
 use bonfire_tensor::parameters;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// Trains a model on all ranks of a group.
 ///
@@ -139,9 +141,9 @@ impl Trainer {
         self.check_callbacks()?;
         let entries = self.check_agreement(train, valid)?;
         let mut run = self.start(model, train, entries)?;
-        run.resume()?;
-        run.first_step = run.position.step;
         let end = Length::of(run.config, train, run.shard());
+        run.resume(end)?;
+        run.first_step = run.position.step;
         let fit = run.fit_start(end);
         run.notify(|callback| callback.on_fit_start(&fit))?;
         if end.reached(&run.position) {
@@ -187,8 +189,7 @@ impl Trainer {
         let shard = Shard { index: self.group.rank(), count: ranks };
         let mut data = agreement::data_entries("training", train, shard);
         let mut all = self.config.entries();
-        let resumes = self.config.resume.is_some().to_string();
-        all.push(("--resume given".to_string(), resumes));
+        all.push(("--resume".to_string(), self.config.resume.word().to_string()));
         agreement::check(&self.group, "configuration", &all)?;
         let training = data.clone();
         if let Some(valid) = valid {
@@ -198,7 +199,7 @@ impl Trainer {
         if samples < ranks {
             return Err(TrainError::TooFewSamples { split: "training", samples, ranks });
         }
-        let Length { steps_per_epoch, total_steps } = Length::of(&self.config, train, shard);
+        let Length { steps_per_epoch, total_steps, .. } = Length::of(&self.config, train, shard);
         if steps_per_epoch == 0 {
             return Err(TrainError::NoSteps { samples });
         }
@@ -226,7 +227,7 @@ impl Trainer {
             check_last_batch(train, shard)?;
         }
         let parallel = DataParallel::new(model, &self.group, parallel)?;
-        let Length { steps_per_epoch, total_steps } = Length::of(&self.config, train, shard);
+        let Length { steps_per_epoch, total_steps, .. } = Length::of(&self.config, train, shard);
         let length = RunLength { steps_per_epoch, total_steps };
         Ok(Run {
             control: self.group.duplicate("control")?,
@@ -251,6 +252,10 @@ impl Trainer {
             first_step_at: None,
             stopped: false,
             saved: None,
+            save_now: false,
+            last_save: Instant::now(),
+            writer: Writer::default(),
+            best: Best::default(),
         })
     }
 }
@@ -280,6 +285,7 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::WarmupTooLong { .. }
             | TrainError::NothingToWatch { .. }
             | TrainError::CallbackNames { .. }
+            | TrainError::NothingToMonitor { .. }
             | TrainError::LossNotFinite { .. }
             | TrainError::ParametersDiffer { .. }
             | TrainError::OtherRank { .. }

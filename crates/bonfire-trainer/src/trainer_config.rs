@@ -1,7 +1,7 @@
-use crate::TrainError;
 use crate::config::{
     Budget, CheckpointPlan, OptimizerPlan, Plan, RunLength, Schedule, SchedulePlan,
 };
+use crate::{Resume, TrainError};
 use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
 use bonfire_parallel::{DataParallelConfig, ParameterGroups};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub struct TrainerConfig {
     /// Folder of the checkpoints. Default: none are made.
     pub checkpoint_folder: Option<PathBuf>,
     /// A checkpoint, a folder of checkpoints or a run folder to continue from.
-    pub resume: Option<PathBuf>,
+    pub resume: Resume,
     /// What ranks compare before the first step, beside the data.
     pub agreement: Vec<(String, String)>,
 }
@@ -66,9 +66,9 @@ impl TrainerConfig {
             scaler: GradScalerConfig::default(),
             clip: None,
             gradient_checkpointing: false,
-            checkpoint: CheckpointPlan { every_n_steps: None, every_n_epochs: 1, keep_last: 3 },
+            checkpoint: CheckpointPlan::default(),
             checkpoint_folder: None,
-            resume: None,
+            resume: Resume::Never,
             agreement: Vec::new(),
         }
     }
@@ -93,7 +93,7 @@ impl TrainerConfig {
             scaler: plan.precision.scaler,
             clip: plan.clip,
             gradient_checkpointing: plan.train.gradient_checkpointing,
-            checkpoint: plan.checkpoint,
+            checkpoint: plan.checkpoint.clone(),
             agreement: plan.agreement_entries(),
             ..Self::new(plan.optimizer)
         }
@@ -147,7 +147,13 @@ impl TrainerConfig {
 
     /// Continues from a checkpoint, a folder of checkpoints or a run folder.
     pub fn with_resume(self, path: impl Into<PathBuf>) -> Self {
-        Self { resume: Some(path.into()), ..self }
+        Self { resume: Resume::From(path.into()), ..self }
+    }
+
+    /// Continues from the newest checkpoint of [`with_checkpoints`](Self::with_checkpoints)'s folder, if
+    /// there is one.
+    pub fn with_auto_resume(self) -> Self {
+        Self { resume: Resume::Auto, ..self }
     }
 
     /// Sets the course of the learning rate.

@@ -140,8 +140,13 @@ fn averages_follow_the_steps_that_they_are_told_to() {
 #[test]
 fn an_average_goes_on_after_a_resume_as_if_never_interrupted() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = CheckpointPlan { every_n_steps: Some(5), every_n_epochs: 0, keep_last: 99 };
-    let base = || TrainerConfig { checkpoint: keep, ..config() };
+    let keep = CheckpointPlan {
+        every_n_steps: Some(5),
+        every_n_epochs: 0,
+        keep_last: 99,
+        ..CheckpointPlan::default()
+    };
+    let base = || TrainerConfig { checkpoint: keep.clone(), ..config() };
     let run = |group: ProcessGroup, config: TrainerConfig| {
         let mut trainer = Trainer::new(config, group)
             .with_callback(WeightAverage::ema(0.9).unwrap())

@@ -167,8 +167,14 @@ fn the_first_layer_of_a_classifier_trains_in_training_only() {
 #[test]
 fn a_resumed_fit_ends_as_one_that_went_on() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = CheckpointPlan { every_n_steps: Some(1), every_n_epochs: 1, keep_last: 99 };
-    let base = || TrainerConfig { checkpoint: keep, ..TrainerConfig::new(SGD).with_max_epochs(4) };
+    let keep = CheckpointPlan {
+        every_n_steps: Some(1),
+        every_n_epochs: 1,
+        keep_last: 99,
+        ..CheckpointPlan::default()
+    };
+    let base =
+        || TrainerConfig { checkpoint: keep.clone(), ..TrainerConfig::new(SGD).with_max_epochs(4) };
     let whole = local::spawn(3, |group| {
         let config = base().with_checkpoints(folder.path());
         let data = loader(points(31), 4);

@@ -42,9 +42,16 @@ fn fingerprint(config: TrainerConfig) -> u64 {
 #[test]
 fn a_rate_on_plateaus_goes_on_after_a_resume_as_if_never_interrupted() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = CheckpointPlan { every_n_steps: Some(1), every_n_epochs: 1, keep_last: 99 };
-    let base =
-        || TrainerConfig { checkpoint: keep, ..config(Course::ReduceOnPlateau(never_content())) };
+    let keep = CheckpointPlan {
+        every_n_steps: Some(1),
+        every_n_epochs: 1,
+        keep_last: 99,
+        ..CheckpointPlan::default()
+    };
+    let base = || TrainerConfig {
+        checkpoint: keep.clone(),
+        ..config(Course::ReduceOnPlateau(never_content()))
+    };
     let whole =
         local::spawn(2, |group| fit(&group, base().with_checkpoints(folder.path())).unwrap());
     let last = whole[0].steps;

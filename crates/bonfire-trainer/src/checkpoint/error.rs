@@ -1,3 +1,4 @@
+use super::Difference;
 use std::path::{Path, PathBuf};
 
 /// Why a checkpoint cannot be saved or loaded.
@@ -49,29 +50,11 @@ pub enum CheckpointError {
         /// What is wrong.
         reason: String,
     },
-    /// Happens when a checkpoint was saved by another number of ranks.
-    #[error(
-        "the checkpoint was saved by {saved} rank(s), this run has {running}; resume with the same \
-         world size"
-    )]
-    WorldSize {
-        /// Ranks that saved it.
-        saved: usize,
-        /// Ranks of this run.
-        running: usize,
-    },
-    /// Happens when a checkpoint does not continue this run's configuration.
-    #[error(
-        "the checkpoint was saved with {key} = {saved}, this run has {running}; resume with the \
-         same configuration"
-    )]
+    /// Happens when a checkpoint is another run's: of another model, on other data, from another seed.
+    #[error("the checkpoint is not one of this run: it {}", list(.differences))]
     Configuration {
-        /// The key.
-        key: String,
-        /// Its value in the checkpoint.
-        saved: String,
-        /// Its value in this run.
-        running: String,
+        /// What makes it another run.
+        differences: Vec<Difference>,
     },
     /// Happens when a value cannot be encoded.
     #[error("encoding {what} failed: {reason}")]
@@ -91,4 +74,9 @@ impl CheckpointError {
         let path = path.as_ref().to_path_buf();
         move |source| Self::Io { action, path, source }
     }
+}
+
+/// Joins differences, one a line.
+fn list(differences: &[Difference]) -> String {
+    differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("\nit ")
 }

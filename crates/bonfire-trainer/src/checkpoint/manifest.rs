@@ -20,7 +20,14 @@ pub struct Manifest {
     /// Its files.
     #[serde(default)]
     pub files: Vec<FileEntry>,
+    /// Checksum of the manifest's own file, computed with zeros in this place. Since format 2; set
+    /// when it is written.
+    #[serde(default)]
+    pub checksum: String,
 }
+
+/// What stands in the place of a checksum while it is computed.
+const NO_CHECKSUM: &str = "0000000000000000";
 
 /// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,14 +43,36 @@ pub struct FileEntry {
 impl Manifest {
     /// Name of the file that holds it.
     pub const FILE: &str = "manifest.json";
-    /// Version that this program writes and reads.
-    pub const FORMAT: u32 = 1;
+    /// Version that this program writes; it reads older ones too.
+    pub const FORMAT: u32 = 2;
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, CheckpointError> {
-        serde_json::to_vec_pretty(self).map_err(|error| CheckpointError::Encode {
-            what: "the manifest",
-            reason: error.to_string(),
-        })
+        let blank = Self { checksum: NO_CHECKSUM.to_string(), ..self.clone() };
+        let encode = |manifest: &Self| {
+            serde_json::to_vec_pretty(manifest).map_err(|error| CheckpointError::Encode {
+                what: "the manifest",
+                reason: error.to_string(),
+            })
+        };
+        let checksum = format!("{:016x}", xxh3_64(&encode(&blank)?));
+        encode(&Self { checksum, ..blank })
+    }
+
+    /// Checks the file's bytes against the checksum in it.
+    fn verify(&self, bytes: &[u8], path: &Path) -> Result<(), CheckpointError> {
+        let text = String::from_utf8_lossy(bytes);
+        let entry = |checksum: &str| format!("\"checksum\": \"{checksum}\"");
+        let blank = text.replacen(&entry(&self.checksum), &entry(NO_CHECKSUM), 1);
+        let got = format!("{:016x}", xxh3_64(blank.as_bytes()));
+        match got == self.checksum {
+            true => Ok(()),
+            false => Err(CheckpointError::Damaged {
+                path: path.to_path_buf(),
+                what: "its checksum",
+                expected: self.checksum.clone(),
+                got,
+            }),
+        }
     }
 
     /// Reads the manifest of a checkpoint.
@@ -65,12 +94,15 @@ impl Manifest {
         };
         let manifest: Self =
             serde_json::from_slice(bytes).map_err(|error| invalid(error.to_string()))?;
-        if manifest.format != Self::FORMAT {
+        if !(1..=Self::FORMAT).contains(&manifest.format) {
             return Err(invalid(format!(
-                "format {} is not the {} that this program reads",
+                "format {} is not one of 1 to {} that this program reads",
                 manifest.format,
                 Self::FORMAT
             )));
+        }
+        if manifest.format > 1 || !manifest.checksum.is_empty() {
+            manifest.verify(bytes, &path)?;
         }
         Ok(manifest)
     }

@@ -7,6 +7,7 @@
 //! ```text
 //! checkpoints/
 //!   latest                  name of the newest checkpoint
+//!   best                    name of the best one, if the best is kept
 //!   step-00000120/
 //!     model.safetensors     parameters and buffers by module path
 //!     state.safetensors     every other tensor: optimizer, callbacks
@@ -14,15 +15,20 @@
 //!     manifest.json         what belongs to the checkpoint, with checksums
 //! ```
 
+pub(crate) mod continuation;
 mod error;
 mod files;
 mod manifest;
+mod migration;
 mod scalars;
 mod tensors;
+mod writer;
 
+pub use continuation::Difference;
 pub use error::CheckpointError;
 pub use manifest::{FileEntry, Manifest};
 pub use tensors::{read_safetensors, write_safetensors};
+pub(crate) use writer::{Job, Writer};
 
 use bonfire_tensor::state::State;
 use files::{remove_folder, rename, replace_folder, sync_folder, write_file};
@@ -33,6 +39,7 @@ const MODEL: &str = "model.safetensors";
 const TENSORS: &str = "state.safetensors";
 const SCALARS: &str = "state.json";
 const LATEST: &str = "latest";
+const BEST: &str = "best";
 /// Prefix of the entries that belong to the model.
 pub(crate) const MODEL_PREFIX: &str = "model";
 
@@ -87,18 +94,30 @@ impl Checkpoint {
     }
 }
 
-/// Saves a checkpoint as `folder/step-N`, points `latest` at it, and removes all but the newest
-/// `keep_last`.
+/// Which checkpoints of a folder stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// Newest ones that stay; 1 at least.
+    pub last: usize,
+    /// Whether the one at hand is the best, which stays until there is a better one.
+    pub best: bool,
+}
+
+impl Keep {
+    /// Keeps the newest ones.
+    pub fn last(last: usize) -> Self {
+        Self { last, best: false }
+    }
+}
+
+/// Saves a checkpoint as `folder/step-N`, points `latest` at it, and `best` if it is that, and removes
+/// those that need not stay.
 ///
 /// Returns its folder. One process at a time may save into a folder.
 ///
 /// # Errors
 /// [`CheckpointError::Io`]; the checkpoints that were there before stay as they were.
-pub fn save(
-    folder: &Path,
-    checkpoint: Checkpoint,
-    keep_last: usize,
-) -> Result<PathBuf, CheckpointError> {
+pub fn save(folder: &Path, checkpoint: Checkpoint, keep: Keep) -> Result<PathBuf, CheckpointError> {
     std::fs::create_dir_all(folder).map_err(CheckpointError::io("creating", folder))?;
     let Checkpoint { mut manifest, mut state } = checkpoint;
     let name = format!("step-{:08}", manifest.step);
@@ -124,53 +143,95 @@ pub fn save(
 
     let place = folder.join(&name);
     replace_folder(&aside, &place)?;
-    let pointer = folder.join(".latest.partial");
-    write_file(folder, ".latest.partial", name.as_bytes())?;
-    rename(&pointer, &folder.join(LATEST))?;
+    point(folder, LATEST, &name)?;
+    if keep.best {
+        point(folder, BEST, &name)?;
+    }
     sync_folder(folder)?;
-    remove_old(folder, &place, keep_last)?;
+    remove_old(folder, &place, keep.last)?;
     Ok(place)
+}
+
+/// Makes a pointer name a checkpoint, at once.
+fn point(folder: &Path, pointer: &str, name: &str) -> Result<(), CheckpointError> {
+    let partial = format!(".{pointer}.partial");
+    write_file(folder, &partial, name.as_bytes())?;
+    rename(&folder.join(partial), &folder.join(pointer))
+}
+
+/// The checkpoint that a pointer names, if it does.
+fn pointed(folder: &Path, pointer: &str) -> Option<PathBuf> {
+    let name = std::fs::read_to_string(folder.join(pointer)).ok()?;
+    Some(folder.join(name.trim()))
 }
 
 /// Loads a checkpoint, checking every file against the manifest.
 ///
-/// `path` is a checkpoint, a folder of checkpoints or a run folder; of the latter two the newest
-/// complete checkpoint is taken.
+/// `path` is a checkpoint, a folder of checkpoints or a run folder; of the latter two the newest sound
+/// checkpoint is taken, with a warning about those that are damaged.
 ///
 /// # Errors
 /// [`CheckpointError`] naming the file at fault.
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    let folder = find(path)?;
-    let manifest = Manifest::read(&folder)?;
-    let file = |name: &str| manifest.read_file(&folder, name);
+    if path.join(Manifest::FILE).is_file() {
+        return load_exactly(path);
+    }
+    for folder in [path.to_path_buf(), path.join("checkpoints")] {
+        if let Some(checkpoint) = load_newest(&folder)? {
+            return Ok(checkpoint);
+        }
+    }
+    Err(CheckpointError::NotFound { path: path.to_path_buf() })
+}
+
+/// Loads the newest sound checkpoint of a folder of checkpoints, with a warning about those that are
+/// damaged; `None` if there is none at all.
+///
+/// # Errors
+/// That of the newest, if all are damaged.
+pub fn load_newest(folder: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
+    let mut failure = None;
+    for candidate in newest_first(folder) {
+        match load_exactly(&candidate) {
+            Ok(checkpoint) => return Ok(Some(checkpoint)),
+            Err(error) => {
+                tracing::warn!("{error}; trying the checkpoint before it");
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    failure.map_or(Ok(None), Err)
+}
+
+fn load_exactly(folder: &Path) -> Result<Checkpoint, CheckpointError> {
+    let manifest = Manifest::read(folder)?;
+    let file = |name: &str| manifest.read_file(folder, name);
     let mut state = State {
         tensors: tensors::decode(&file(TENSORS)?, &folder.join(TENSORS))?,
         scalars: scalars::decode(&file(SCALARS)?, &folder.join(SCALARS))?,
     };
     let tensors = tensors::decode(&file(MODEL)?, &folder.join(MODEL))?;
     state.insert_under(MODEL_PREFIX, State { tensors, ..State::default() });
-    Ok(Checkpoint { manifest, state })
+    migration::migrate(Checkpoint { manifest, state })
 }
 
-/// Finds the checkpoint that a path given by a user means.
-fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
-    if path.join(Manifest::FILE).is_file() {
-        return Ok(path.to_path_buf());
+/// Checkpoints of a folder: the one that `latest` names, then the others from new to old. After a
+/// resume from an older one, what is newer by its step is older by its time.
+fn newest_first(folder: &Path) -> Vec<PathBuf> {
+    let mut found = complete(folder);
+    found.sort_by_cached_key(|path| {
+        std::fs::metadata(path.join(Manifest::FILE)).and_then(|file| file.modified()).ok()
+    });
+    // A crash between the checkpoint and the pointer leaves an older pointer, never a dangling one;
+    // but files may have been removed by hand.
+    if let Some(latest) = pointed(folder, LATEST)
+        && let Some(place) = found.iter().position(|path| *path == latest)
+    {
+        let latest = found.remove(place);
+        found.push(latest);
     }
-    let candidates = [path.to_path_buf(), path.join("checkpoints")];
-    for folder in &candidates {
-        let latest = std::fs::read_to_string(folder.join(LATEST));
-        let pointed = latest.ok().map(|name| folder.join(name.trim()));
-        // A crash between the checkpoint and the pointer leaves an older pointer, never a dangling
-        // one; but files may have been removed by hand.
-        if let Some(pointed) = pointed.filter(|pointed| Manifest::read(pointed).is_ok()) {
-            return Ok(pointed);
-        }
-        if let Some(newest) = complete(folder).pop() {
-            return Ok(newest);
-        }
-    }
-    Err(CheckpointError::NotFound { path: path.to_path_buf() })
+    found.reverse();
+    found
 }
 
 /// Complete checkpoints of a folder, oldest first.
@@ -187,15 +248,12 @@ fn complete(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Removes all but the newest `keep_last`, never the one just saved.
+/// Removes all but the newest `keep_last` and the best, never the one just saved.
 fn remove_old(folder: &Path, saved: &Path, keep_last: usize) -> Result<(), CheckpointError> {
-    let mut others: Vec<PathBuf> =
-        complete(folder).into_iter().filter(|path| path != saved).collect();
-    others.sort_by_cached_key(|path| {
-        std::fs::metadata(path.join(Manifest::FILE)).and_then(|file| file.modified()).ok()
-    });
-    let excess = (others.len() + 1).saturating_sub(keep_last.max(1));
-    others.iter().take(excess).try_for_each(|path| remove_folder(path))
+    let best = pointed(folder, BEST);
+    let stays = |path: &PathBuf| path == saved || best.as_ref() == Some(path);
+    let old = newest_first(folder).into_iter().filter(|path| !stays(path));
+    old.skip(keep_last.max(1) - 1).try_for_each(|path| remove_folder(&path))
 }
 
 #[cfg(test)]

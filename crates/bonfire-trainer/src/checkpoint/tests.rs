@@ -20,6 +20,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         world_size: 2,
         configuration: BTreeMap::from([("seed".to_string(), "3".to_string())]),
         files: Vec::new(),
+        checksum: String::new(),
     };
     Checkpoint { manifest, state }
 }
@@ -28,7 +29,7 @@ fn checkpoint(step: u64) -> Checkpoint {
 fn what_is_saved_is_loaded_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let saved = checkpoint(7);
-    let place = save(folder.path(), saved.clone(), 3).unwrap();
+    let place = save(folder.path(), saved.clone(), Keep::last(3)).unwrap();
     for path in [place.as_path(), folder.path()] {
         let loaded = load(path).unwrap();
         assert_eq!(loaded.state, saved.state);
@@ -40,7 +41,7 @@ fn what_is_saved_is_loaded_bit_for_bit() {
 fn only_the_newest_are_kept_and_latest_points_at_the_last() {
     let folder = tempfile::tempdir().unwrap();
     for step in [1, 2, 10, 11, 12] {
-        save(folder.path(), checkpoint(step), 2).unwrap();
+        save(folder.path(), checkpoint(step), Keep::last(2)).unwrap();
     }
     let names: Vec<_> = complete(folder.path())
         .iter()
@@ -53,7 +54,7 @@ fn only_the_newest_are_kept_and_latest_points_at_the_last() {
 #[test]
 fn a_damaged_file_is_named_and_an_incomplete_folder_is_no_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let place = save(folder.path(), checkpoint(3), 3).unwrap();
+    let place = save(folder.path(), checkpoint(3), Keep::last(3)).unwrap();
     let file = place.join(TENSORS);
     let mut bytes = std::fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -70,21 +71,21 @@ fn a_damaged_file_is_named_and_an_incomplete_folder_is_no_checkpoint() {
 #[test]
 fn a_failed_save_leaves_the_former_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), checkpoint(1), 3).unwrap();
+    save(folder.path(), checkpoint(1), Keep::last(3)).unwrap();
     // What an interrupted save leaves: a folder aside without a manifest.
     std::fs::create_dir(folder.path().join(".step-00000002.partial")).unwrap();
     assert_eq!(load(folder.path()).unwrap().manifest.step, 1);
-    save(folder.path(), checkpoint(2), 3).unwrap();
+    save(folder.path(), checkpoint(2), Keep::last(3)).unwrap();
     assert_eq!(load(folder.path()).unwrap().manifest.step, 2);
 }
 
 #[test]
 fn saving_the_same_step_again_replaces_it() {
     let folder = tempfile::tempdir().unwrap();
-    save(folder.path(), checkpoint(5), 1).unwrap();
+    save(folder.path(), checkpoint(5), Keep::last(1)).unwrap();
     let mut again = checkpoint(5);
     again.state.scalars.insert("best".into(), Scalar::Float(2.0));
-    save(folder.path(), again.clone(), 1).unwrap();
+    save(folder.path(), again.clone(), Keep::last(1)).unwrap();
     assert_eq!(load(folder.path()).unwrap().state, again.state);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 2, "a checkpoint and the pointer: {left:?}");
@@ -94,10 +95,42 @@ fn saving_the_same_step_again_replaces_it() {
 fn checkpoints_of_an_earlier_run_go_before_the_one_just_saved() {
     let folder = tempfile::tempdir().unwrap();
     for step in [80, 90, 10, 20] {
-        save(folder.path(), checkpoint(step), 2).unwrap();
+        save(folder.path(), checkpoint(step), Keep::last(2)).unwrap();
         assert_eq!(load(folder.path()).unwrap().manifest.step, step);
     }
     let steps: Vec<_> =
         complete(folder.path()).iter().map(|path| Manifest::read(path).unwrap().step).collect();
     assert_eq!(steps, [10, 20]);
+}
+
+#[test]
+fn a_checkpoint_of_format_1_is_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/format-1");
+    let loaded = load(&folder).unwrap();
+    assert_eq!((loaded.manifest.format, loaded.manifest.step), (Manifest::FORMAT, 35));
+    let scalar = |name: &str| loaded.state.scalars.get(name).cloned();
+    assert_eq!(scalar("position.scheduled"), Some(Scalar::Uint(35)));
+    // 30 batches of an epoch, one a step.
+    assert_eq!(scalar("position.steps_per_epoch"), Some(Scalar::Uint(30)));
+    assert!(loaded.state.tensors.contains_key("model.layers.0.weight"));
+    let newer = Manifest { format: Manifest::FORMAT + 1, ..loaded.manifest };
+    let bytes = newer.encode().unwrap();
+    let error = Manifest::decode(&bytes, Path::new("m")).unwrap_err().to_string();
+    assert!(error.contains("format 3 is not one of 1 to 2"), "{error}");
+}
+
+#[test]
+fn a_flipped_byte_anywhere_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = save(folder.path(), checkpoint(3), Keep::last(3)).unwrap();
+    for name in [MODEL, TENSORS, SCALARS, Manifest::FILE] {
+        let sound = std::fs::read(place.join(name)).unwrap();
+        for position in 0..sound.len() {
+            let mut bytes = sound.clone();
+            bytes[position] ^= 0x10;
+            std::fs::write(place.join(name), &bytes).unwrap();
+            assert!(load(&place).is_err(), "{name}: byte {position}");
+        }
+        std::fs::write(place.join(name), &sound).unwrap();
+    }
 }

@@ -19,6 +19,7 @@
 mod agreement;
 mod average;
 mod brief;
+mod checkpoint;
 mod choice;
 mod clip;
 mod data;
@@ -45,6 +46,7 @@ mod transforms;
 mod write_transforms;
 
 pub use average::AveragePlan;
+pub use checkpoint::{CheckpointPlan, Monitor};
 pub use data::{CifarLabel, CorruptPolicy, DataSource};
 pub use distributed::{
     AlgorithmKind, CompressionKind, DistributedPlan, DistributedSection, EngineKind,
@@ -53,9 +55,7 @@ pub use distributed::{
 pub use error::{ConfigError, Problem};
 pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;
-pub use plan::{
-    Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan,
-};
+pub use plan::{Budget, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan};
 pub use precision::PrecisionPlan;
 pub use run_config::RunConfig;
 pub use schedule::{
@@ -64,9 +64,9 @@ pub use schedule::{
 };
 pub use sections::{
     AnnealStrategy, AverageKind, AverageSection, CheckpointSection, ClipSection, DataKind,
-    DataSection, GroupKind, GroupSection, LogSection, ModelSection, Normalize, OptimizerKind,
-    OptimizerSection, PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind,
-    ScheduleSection, StepUnit, ThresholdMode, TrainSection,
+    DataSection, GroupKind, GroupSection, LogSection, ModelSection, Normalize, OnError,
+    OptimizerKind, OptimizerSection, PlateauMode, PrecisionMode, PrecisionSection, ProfileSection,
+    ScheduleKind, ScheduleSection, StepUnit, ThresholdMode, TrainSection,
 };
 pub use transform_sections::{
     ColorJitterSection, ErasingValueKind, InterpolationKind, PadSection, PaddingModeKind,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_parallel::ParameterGroups;
 
 use super::average::{self, AveragePlan};
+use super::checkpoint::CheckpointPlan;
 use super::clip;
 use super::data::{self, DataSource};
 use super::distributed::DistributedPlan;
@@ -15,9 +16,7 @@ use super::parameter_groups;
 use super::precision::PrecisionPlan;
 use super::run_config::RunConfig;
 use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
-use super::sections::{
-    CheckpointSection, DataSection, LogSection, ModelSection, Normalize, TrainSection,
-};
+use super::sections::{DataSection, LogSection, ModelSection, Normalize, TrainSection};
 use super::transforms::TransformsPlan;
 use super::write_transforms;
 use bonfire_amp::Clip;
@@ -127,17 +126,6 @@ pub struct TrainPlan {
     pub label_smoothing: f64,
 }
 
-/// When to save and how much to keep. The end of a run and an interrupt always save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointPlan {
-    /// Optimizer steps between two checkpoints; `None` saves none by steps.
-    pub every_n_steps: Option<u64>,
-    /// Epochs between two checkpoints; 0 saves none by epochs.
-    pub every_n_epochs: u64,
-    /// Newest checkpoints that are kept.
-    pub keep_last: usize,
-}
-
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPlan {
@@ -205,11 +193,7 @@ impl Plan {
             clip: clip::to_section(self.clip),
             average: average::to_section(self.average),
             distributed: self.distributed.to_section(),
-            checkpoint: CheckpointSection {
-                every_n_steps: self.checkpoint.every_n_steps,
-                every_n_epochs: Some(self.checkpoint.every_n_epochs),
-                keep_last: Some(self.checkpoint.keep_last),
-            },
+            checkpoint: self.checkpoint.to_section(),
             log: LogSection { interval_s: Some(self.log.interval.as_secs_f64()) },
             ..RunConfig::default()
         }

@@ -5,15 +5,14 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::average::{self, AveragePlan};
+use super::checkpoint;
 use super::clip;
 use super::data;
 use super::distributed;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
 use super::parameter_groups;
-use super::plan::{
-    Budget, CheckpointPlan, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan,
-};
+use super::plan::{Budget, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan};
 use super::precision;
 use super::resolve_transforms;
 use super::run_config::RunConfig;
@@ -74,7 +73,7 @@ impl Resolver<'_> {
             clip: clip::resolve(&config.clip, self),
             average,
             distributed: distributed::resolve(&config.distributed, seed, self),
-            checkpoint: self.checkpoint(config),
+            checkpoint: checkpoint::resolve(&config.checkpoint, self),
             log: LogPlan {
                 interval: self.seconds("log.interval_s", config.log.interval_s.unwrap_or(5.0)),
             },
@@ -218,19 +217,6 @@ impl Resolver<'_> {
             self.reject("data.global_batch_size", message);
         }
         (global / shares, global)
-    }
-
-    fn checkpoint(&mut self, config: &RunConfig) -> CheckpointPlan {
-        let checkpoint = &config.checkpoint;
-        if checkpoint.every_n_steps == Some(0) {
-            let message = "checkpoint.every_n_steps = 0: must be 1 or more; leave it out for none";
-            self.reject("checkpoint.every_n_steps", message);
-        }
-        CheckpointPlan {
-            every_n_steps: checkpoint.every_n_steps,
-            every_n_epochs: checkpoint.every_n_epochs.unwrap_or(1),
-            keep_last: self.one_or_more("checkpoint.keep_last", checkpoint.keep_last.unwrap_or(3)),
-        }
     }
 }
 

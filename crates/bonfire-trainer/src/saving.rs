@@ -1,0 +1,147 @@
+//! What a checkpoint of a run holds, and when one is made.
+
+use crate::TrainError;
+use crate::checkpoint::{Checkpoint, Job, Keep, MODEL_PREFIX, Manifest};
+use crate::config::OnError;
+use crate::learnable::Learnable;
+use crate::lifecycle::Length;
+use crate::metrics::Metrics;
+use crate::run::Run;
+use crate::told::rank_zero_tells;
+use bonfire_tensor::parameters;
+use bonfire_tensor::state::{State, Stateful};
+use std::path::PathBuf;
+use std::time::Instant;
+
+impl<M: Learnable> Run<'_, M> {
+    /// Saves after a step if the number of steps, or rank 0's clock, says so.
+    pub(crate) fn checkpoint_after_step(&mut self) -> Result<(), TrainError> {
+        let every = self.config.checkpoint.every_n_steps.unwrap_or(0);
+        let by_steps = every > 0 && self.position.step.is_multiple_of(every);
+        if by_steps || std::mem::take(&mut self.save_now) {
+            self.save_checkpoint(false)?;
+        }
+        Ok(())
+    }
+
+    /// Saves after an epoch if the number of epochs says so; the end of the run saves by itself.
+    pub(crate) fn checkpoint_after_epoch(&mut self, length: Length) -> Result<(), TrainError> {
+        let every = self.config.checkpoint.every_n_epochs;
+        if every > 0 && self.position.epoch.is_multiple_of(every) && !length.reached(&self.position)
+        {
+            self.save_checkpoint(false)?;
+        }
+        Ok(())
+    }
+
+    /// Saves after a validation that was better than all before, if the best is to be kept.
+    pub(crate) fn checkpoint_if_best(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
+        let Some(monitor) = &self.config.checkpoint.keep_best else { return Ok(()) };
+        let Some(value) = metrics.mean(&monitor.metric) else {
+            let known = metrics.0.iter().map(|value| value.name.clone()).collect();
+            return Err(TrainError::NothingToMonitor { metric: monitor.metric.clone(), known });
+        };
+        match self.best.improves(value, monitor.mode) {
+            true => self.save_checkpoint(true),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether rank 0's clock says that a checkpoint is due.
+    pub(crate) fn is_due_by_clock(&self) -> bool {
+        let every = self.config.checkpoint.every;
+        self.config.checkpoint_folder.is_some()
+            && self.control.rank() == 0
+            && every.is_some_and(|every| self.last_save.elapsed() >= every)
+    }
+
+    /// Saves the run's state as it is now. Rank 0 writes, while training goes on; a failure is told
+    /// by the next save.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn save_checkpoint(&mut self, best: bool) -> Result<(), TrainError> {
+        let Some(folder) = self.config.checkpoint_folder.clone() else { return Ok(()) };
+        self.last_save = Instant::now();
+        if self.saved == Some(self.position) && !best {
+            return Ok(());
+        }
+        self.parallel.synchronize_buffers()?;
+        let state = self.state()?;
+        let control = self.control.clone();
+        rank_zero_tells(&control, || {
+            let failure = self.writer.failure();
+            if let Some(failure) = failure {
+                match self.config.checkpoint.on_error {
+                    OnError::Stop => return Err(failure.into()),
+                    OnError::Continue => {}
+                }
+            }
+            let checkpoint = Checkpoint { manifest: self.manifest(), state };
+            let keep = Keep { last: self.config.checkpoint.keep_last, best };
+            self.writer.start(Job { folder, checkpoint, keep });
+            Ok(Vec::new())
+        })?;
+        self.saved = Some(self.position);
+        Ok(())
+    }
+
+    /// Waits until what was saved is on the disk, and returns the newest checkpoint (on rank 0).
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn await_checkpoint(&mut self) -> Result<Option<PathBuf>, TrainError> {
+        if self.config.checkpoint_folder.is_none() {
+            return Ok(None);
+        }
+        let mut place = None;
+        let control = self.control.clone();
+        rank_zero_tells(&control, || {
+            place = self.writer.wait()?;
+            Ok(Vec::new())
+        })?;
+        Ok(place)
+    }
+
+    fn manifest(&self) -> Manifest {
+        Manifest {
+            format: Manifest::FORMAT,
+            epoch: self.position.epoch,
+            step: self.position.step,
+            world_size: self.control.world_size(),
+            configuration: self.entries.iter().cloned().collect(),
+            files: Vec::new(),
+            checksum: String::new(),
+        }
+    }
+
+    /// Everything that a continuation needs; on ranks other than 0 nothing of use.
+    ///
+    /// # Collective
+    /// All ranks: parts of it lie on all of them.
+    fn state(&mut self) -> Result<State, TrainError> {
+        let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut()).state()?;
+        let exchange = self.parallel.exchange_state(self.optimizer.as_mut())?;
+        let model = self.parallel.consensus()?;
+        let mut state = State::default();
+        if self.control.rank() > 0 {
+            return Ok(state);
+        }
+        state.insert_under(MODEL_PREFIX, parameters::read(&model, |_| true)?);
+        state.insert_under("optimizer", optimizer);
+        state.insert_under("exchange", exchange);
+        state.insert_under("position", self.position.state()?);
+        state.insert_under("best", self.best.state()?);
+        if let Some(scaler) = &self.precision.scaler {
+            state.insert_under("scaler", scaler.state()?);
+        }
+        state.insert_under("schedule", self.schedule.state()?);
+        for callback in self.callbacks.iter_mut() {
+            let name = format!("callback.{}", callback.name());
+            if let Some(callback) = callback.stateful() {
+                state.insert_under(&name, callback.state()?);
+            }
+        }
+        Ok(state)
+    }
+}
