@@ -1,4 +1,5 @@
 use crate::bench::CollectivesArgs;
+use crate::checkpoints::CheckpointCommand;
 use crate::data_sets::DataCommand;
 use bonfire_trainer::Resume;
 use clap::{Parser, Subcommand};
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Analyze(AnalyzeArgs),
     #[command(subcommand)]
     Bench(Bench),
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
     #[command(subcommand)]
     Data(DataCommand),
 }

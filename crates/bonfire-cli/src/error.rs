@@ -106,6 +106,14 @@ pub enum CliError {
         /// All measurements.
         total: usize,
     },
+    /// Happens when checkpoints are not what their checksums say.
+    #[error("{damaged} of {total} checkpoints are damaged; continue from another one")]
+    DamagedCheckpoints {
+        /// Those that are.
+        damaged: usize,
+        /// All that were read.
+        total: usize,
+    },
     /// Happens when training fails.
     #[error(transparent)]
     Train(#[from] TrainError),

@@ -9,6 +9,7 @@
 
 mod args;
 mod bench;
+mod checkpoints;
 mod classifier;
 mod data;
 mod data_sets;
@@ -59,6 +60,7 @@ pub fn run(registry: Registry) -> ExitCode {
         args::Command::Weights(args::Weights::Export(args)) => weights::export(&registry, &args),
         args::Command::New(args) => new_package::new_package(&args),
         args::Command::Bench(args::Bench::Collectives(args)) => bench::collectives(&args),
+        args::Command::Checkpoint(command) => checkpoints::run(&command),
         args::Command::Data(command) => data_sets::run(&command),
     };
     exit::code(result)

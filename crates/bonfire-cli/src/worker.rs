@@ -50,11 +50,12 @@ pub(crate) fn train_model<C: ModelConfig>(
     let samples = data.train.num_samples();
     survey::check(run_config, plan, samples, &trainable(&model)?, has_sync_batchnorm(&model))?;
     // The others begin with what rank 0 has, and a checkpoint takes the place of both.
-    let model = match first && rank.args.resume.is_none() {
+    let model = match first && !matches!(rank.args.resume, Resume::From(_)) {
         true => begin_with(model_config, model, plan)?,
         false => model,
     };
 
+    let description = data.describe(model_config, plan)?.to_toml()?;
     let mut config = TrainerConfig::from_plan(plan);
     config.resume = rank.args.resume.clone();
     let folder = run_folder(plan, &rank, first)?;
@@ -67,10 +68,14 @@ pub(crate) fn train_model<C: ModelConfig>(
         .with_stop_flag(rank.interrupt.stop_flag());
     if let Some(folder) = &folder {
         folder.write_config(&plan.to_toml()?)?;
+        folder.write_description(&description)?;
         trainer = trainer.with_callback(folder.metrics_file()?);
     }
     if let Some(average) = &plan.average {
         trainer = trainer.with_callback(average.callback().map_err(TrainError::from)?);
+    }
+    if let Some(stopping) = &plan.early_stopping {
+        trainer = trainer.with_callback(stopping.callback());
     }
     let report = trainer.fit(model, &data.train, Some(&data.valid))?;
 
@@ -80,7 +85,7 @@ pub(crate) fn train_model<C: ModelConfig>(
             .and_then(|first| first.duration_since(launch_time()).ok())
             .map(|seconds| seconds.as_secs_f64());
         let summary = Summary::new(&report, seconds);
-        folder.write_model(&report.model, &data.describe(model_config, plan)?.to_toml()?)?;
+        folder.write_model(&report.model, &description)?;
         for variant in &report.variants {
             folder.write_variant(&report.model, variant)?;
         }

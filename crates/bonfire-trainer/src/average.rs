@@ -1,5 +1,5 @@
 use crate::TrainError;
-use crate::callback::{Callback, FitStart, StepEnd, Variant};
+use crate::callback::{Callback, StepEnd, Variant};
 use bonfire_parallel::{Averaging, ModelValues, ParallelError, ParameterAverage};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::state::{Scalar, State, Stateful};
@@ -28,7 +28,6 @@ pub struct WeightAverage {
     when: When,
     /// Values should have been taken, but ranks had none in common.
     due: bool,
-    steps_per_epoch: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +60,7 @@ impl WeightAverage {
 
     fn new(name: &str, averaging: Averaging, when: When) -> Result<Self, ParallelError> {
         let average = ParameterAverage::new(averaging)?;
-        Ok(Self { name: name.to_string(), average, when, due: false, steps_per_epoch: 1 })
+        Ok(Self { name: name.to_string(), average, when, due: false })
     }
 
     /// Calls it otherwise than `ema` or `swa`, where a run has several: its figures, its file and its
@@ -88,9 +87,7 @@ impl WeightAverage {
             When::Steps { every, from } => {
                 !end.skipped && end.step > from && (end.step - from - 1).is_multiple_of(every)
             }
-            When::Epochs { from } => {
-                end.epoch >= from && end.step.is_multiple_of(self.steps_per_epoch)
-            }
+            When::Epochs { from } => end.epoch >= from && end.last_of_epoch,
         }
     }
 }
@@ -98,11 +95,6 @@ impl WeightAverage {
 impl Callback for WeightAverage {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
-        self.steps_per_epoch = fit.steps_per_epoch.max(1);
-        Ok(())
     }
 
     fn on_step_end(&mut self, end: &StepEnd) -> Result<(), TrainError> {
@@ -141,7 +133,7 @@ impl Stateful for WeightAverage {
         if state.scalars.is_empty() && state.tensors.is_empty() {
             return Ok(());
         }
-        self.due = matches!(state.scalars.remove(DUE), Some(Scalar::Bool(true)));
+        self.due = state.take_bool(DUE)?;
         self.average.load_state(state)
     }
 }

@@ -9,10 +9,15 @@ pub(crate) struct Best(Option<f64>);
 impl Best {
     /// Takes in a figure, and says whether it is better than all before. NaN never is.
     pub(crate) fn improves(&mut self, value: f64, mode: PlateauMode) -> bool {
+        self.improves_by(value, mode, 0.0)
+    }
+
+    /// The same for a figure that has to be better by more than `least`.
+    pub(crate) fn improves_by(&mut self, value: f64, mode: PlateauMode, least: f64) -> bool {
         let better = match (self.0, mode) {
             (None, _) => !value.is_nan(),
-            (Some(best), PlateauMode::Min) => value < best,
-            (Some(best), PlateauMode::Max) => value > best,
+            (Some(best), PlateauMode::Min) => value < best - least,
+            (Some(best), PlateauMode::Max) => value > best + least,
         };
         if better {
             self.0 = Some(value);

@@ -41,6 +41,8 @@ pub struct StepEnd {
     pub grad_norm: Option<f64>,
     /// Whether an overflow kept the step from the parameters.
     pub skipped: bool,
+    /// Whether the epoch has no step after this one.
+    pub last_of_epoch: bool,
 }
 
 /// Training figures over all ranks, every `log_every_n_steps` steps.
@@ -183,6 +185,12 @@ pub trait Callback: Send {
         _metrics: &Metrics,
     ) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    /// Whether training has come far enough. Asked for after each validation and after a resume; one
+    /// rank that says so ends the run on all of them, as if its budget were used up.
+    fn is_satisfied(&self) -> bool {
+        false
     }
 
     /// After the last step of the run, finished or stopped.

@@ -114,16 +114,31 @@ pub enum TrainError {
         /// The name.
         name: String,
     },
-    /// Happens when the best checkpoint is measured by a validation figure that there is none of.
+    /// Happens when models are compared by a validation figure that there is none of.
     #[error(
-        "checkpoint.monitor = \"{metric}\", and the validation has {}; set it to a figure that is \
-         validated", figures(.known)
+        "{key} = \"{metric}\", and the validation has {}; set it to a figure that is validated",
+        figures(.known)
     )]
     NothingToMonitor {
+        /// The key that names the figure.
+        key: &'static str,
         /// The figure that is missing.
         metric: String,
         /// Those that there are.
         known: Vec<String>,
+    },
+    /// Happens when there is no room for checkpoints.
+    #[error(
+        "the disk of \"{folder}\" has {} MiB free, and three checkpoints need {} MiB; free some, or \
+         choose another folder", mebibytes(*.free), mebibytes(*.needed)
+    )]
+    NoRoom {
+        /// Folder of the checkpoints.
+        folder: PathBuf,
+        /// Free bytes.
+        free: u64,
+        /// Bytes of three checkpoints.
+        needed: u64,
     },
     /// Happens when a loss is infinite or not a number.
     #[error(
@@ -257,4 +272,9 @@ impl TrainError {
 
 fn figures(known: &[String]) -> String {
     if known.is_empty() { "none".to_string() } else { known.join(", ") }
+}
+
+/// Bytes in MiB, rounded up.
+fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }

@@ -4,11 +4,12 @@ use crate::config::Budget;
 use crate::evaluate::{evaluate, evaluate_variant};
 use crate::learnable::{Learnable, StepContext};
 use crate::metrics::Metrics;
+use crate::Resume;
 use crate::position::Position;
 use crate::run::Run;
 use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig, Variant};
 use bonfire_amp::GradScaler;
-use bonfire_comm::ProcessGroup;
+use bonfire_comm::{ProcessGroup, ReduceOp};
 use bonfire_data::Shard;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::parameters::Role;
@@ -63,8 +64,42 @@ impl<M: Learnable> Run<'_, M> {
         }
     }
 
+    /// Trains and validates until the end, or until the run is stopped.
+    pub(crate) fn train(
+        &mut self,
+        train: &dyn BatchSource<Batch = M::Batch>,
+        valid: Option<&dyn BatchSource<Batch = M::Batch>>,
+        length: Length,
+    ) -> Result<(), TrainError> {
+        self.settled = Some(self.position);
+        if self.config.resume != Resume::Never {
+            self.ask_whether_satisfied()?;
+        }
+        if self.position.unvalidated || self.has_ended(length) {
+            // Resumed at its end: there are figures to report all the same.
+            self.validate_if_due(valid, length)?;
+        }
+        while !self.stopped && !self.has_ended(length) {
+            self.epoch(train, length)?;
+            // A run stopped in an epoch's last step is validated like any other.
+            if self.position.unvalidated || self.has_ended(length) {
+                self.validate_if_due(valid, length)?;
+            }
+            if !self.stopped && !self.has_ended(length) {
+                self.checkpoint_after_epoch()?;
+            }
+        }
+        self.stopped &= !self.has_ended(length);
+        self.stopped_early = self.satisfied && !length.reached(&self.position);
+        Ok(())
+    }
+
+    fn has_ended(&self, length: Length) -> bool {
+        self.satisfied || length.reached(&self.position)
+    }
+
     /// Trains through the rest of an epoch, unless the run ends or is stopped within it.
-    pub(crate) fn epoch(
+    fn epoch(
         &mut self,
         train: &dyn BatchSource<Batch = M::Batch>,
         length: Length,
@@ -80,6 +115,7 @@ impl<M: Learnable> Run<'_, M> {
         let ended = batches.remaining() == 0;
         drop(batches);
         self.report_rest()?;
+        self.settled = None;
         let end = EpochEnd {
             epoch,
             step: self.position.step,
@@ -89,28 +125,35 @@ impl<M: Learnable> Run<'_, M> {
         };
         self.notify(|callback| callback.on_epoch_end(&end))?;
         if ended {
-            self.position = Position { epoch: epoch + 1, cursor: 0, ..self.position };
+            self.position =
+                Position { epoch: epoch + 1, cursor: 0, unvalidated: true, ..self.position };
         }
+        self.settled = Some(self.position);
         Ok(())
     }
 
-    /// Whether the last epoch was trained to its end.
-    pub(crate) fn between_epochs(&self) -> bool {
-        self.position.cursor == 0 && self.position.epoch > 0
-    }
-
     /// Validates after an epoch if the configuration says so, and after the last one.
-    pub(crate) fn validate_if_due(
+    fn validate_if_due(
         &mut self,
         valid: Option<&dyn BatchSource<Batch = M::Batch>>,
         length: Length,
     ) -> Result<(), TrainError> {
-        let Some(valid) = valid else { return Ok(()) };
         let every = self.config.check_val_every_n_epochs;
         let due = every > 0 && self.position.epoch.is_multiple_of(every);
-        if !due && !length.reached(&self.position) {
-            return Ok(());
+        if let Some(valid) = valid
+            && (due || length.reached(&self.position))
+        {
+            self.validate(valid)?;
         }
+        self.position.unvalidated = false;
+        self.settled = Some(self.position);
+        Ok(())
+    }
+
+    fn validate(
+        &mut self,
+        valid: &dyn BatchSource<Batch = M::Batch>,
+    ) -> Result<(), TrainError> {
         // The epoch that was trained last.
         let epoch = self.position.epoch - u64::from(self.position.cursor == 0);
         let step = self.position.step;
@@ -126,10 +169,25 @@ impl<M: Learnable> Run<'_, M> {
         for variant in self.variants()? {
             metrics.extend(evaluate_variant(&model, variant, valid, &self.control, &context)?);
         }
+        self.settled = None;
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
         self.adjust_rate(&metrics)?;
+        self.ask_whether_satisfied()?;
+        self.position.unvalidated = false;
         self.checkpoint_if_best(&metrics)?;
         self.valid_metrics = Some(metrics);
+        Ok(())
+    }
+
+    /// Asks the callbacks of all ranks whether training has come far enough.
+    ///
+    /// # Collective
+    /// All ranks.
+    fn ask_whether_satisfied(&mut self) -> Result<(), TrainError> {
+        let own = self.callbacks.iter().any(|callback| callback.is_satisfied());
+        let mut votes = [u8::from(own)];
+        self.control.all_reduce(&mut votes, ReduceOp::Max)?;
+        self.satisfied = votes[0] > 0;
         Ok(())
     }
 
@@ -214,6 +272,7 @@ impl<M: Learnable> Run<'_, M> {
             memory: self.parallel.memory(self.optimizer.as_ref()),
             parameters_xxh3,
             stopped: self.stopped,
+            stopped_early: self.stopped_early,
             checkpoint,
         })
     }

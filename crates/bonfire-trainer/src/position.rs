@@ -17,6 +17,8 @@ pub(crate) struct Position {
     pub(crate) cursor: u64,
     /// Optimizer steps of a whole epoch, when this was last written down.
     pub(crate) steps_per_epoch: u64,
+    /// Whether an epoch has ended whose validation is still to come, if one is due.
+    pub(crate) unvalidated: bool,
 }
 
 impl Position {
@@ -51,6 +53,7 @@ impl Stateful for Position {
         ] {
             state.scalars.insert(name.to_string(), Scalar::Uint(value));
         }
+        state.scalars.insert("unvalidated".to_string(), Scalar::Bool(self.unvalidated));
         Ok(state)
     }
 
@@ -62,6 +65,7 @@ impl Stateful for Position {
             scheduled: state.take_uint("scheduled")?,
             cursor: state.take_uint("cursor")?,
             steps_per_epoch: state.take_uint("steps_per_epoch")?,
+            unvalidated: state.take_bool("unvalidated")?,
         };
         Ok(state.finish()?)
     }

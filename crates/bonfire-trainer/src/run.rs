@@ -42,6 +42,12 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) samples: u64,
     pub(crate) first_step_at: Option<SystemTime>,
     pub(crate) stopped: bool,
+    /// Whether a callback has said that training has come far enough.
+    pub(crate) satisfied: bool,
+    pub(crate) stopped_early: bool,
+    /// Where the run stands, unless model, optimizer, schedule and callbacks are on their way from
+    /// one state to the next: a failure then leaves nothing to save.
+    pub(crate) settled: Option<Position>,
     /// Where the run stood when it last saved.
     pub(crate) saved: Option<Position>,
     /// Whether rank 0's clock has asked for a checkpoint after the step at hand.

@@ -62,6 +62,8 @@ pub struct Summary {
     pub parameters_xxh3: String,
     /// Whether the run was stopped before its end.
     pub stopped: bool,
+    /// Whether it ended before its budget was used up, since it had come far enough.
+    pub stopped_early: bool,
 }
 
 /// Figures of other values of the model in the last validation.
@@ -116,6 +118,7 @@ impl Summary {
             },
             parameters_xxh3: format!("{:016x}", report.parameters_xxh3),
             stopped: report.stopped,
+            stopped_early: report.stopped_early,
         }
     }
 }
@@ -156,6 +159,15 @@ impl RunFolder {
     pub fn write_model<M: Learnable>(&self, model: &M, toml: &str) -> Result<(), TrainError> {
         let state = parameters::read(model, |_| true)?;
         write_safetensors(&self.path.join("model.safetensors"), &state.tensors)?;
+        self.write_description(toml)
+    }
+
+    /// Writes the text from which the model can be made again, so that the checkpoints of a run that
+    /// goes on can be used.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn write_description(&self, toml: &str) -> Result<(), TrainError> {
         self.write("model.toml", toml.as_bytes())
     }
 

@@ -4,7 +4,6 @@ use crate::TrainError;
 use crate::checkpoint::{Checkpoint, Job, Keep, MODEL_PREFIX, Manifest};
 use crate::config::OnError;
 use crate::learnable::Learnable;
-use crate::lifecycle::Length;
 use crate::metrics::Metrics;
 use crate::run::Run;
 use crate::told::rank_zero_tells;
@@ -25,10 +24,9 @@ impl<M: Learnable> Run<'_, M> {
     }
 
     /// Saves after an epoch if the number of epochs says so; the end of the run saves by itself.
-    pub(crate) fn checkpoint_after_epoch(&mut self, length: Length) -> Result<(), TrainError> {
+    pub(crate) fn checkpoint_after_epoch(&mut self) -> Result<(), TrainError> {
         let every = self.config.checkpoint.every_n_epochs;
-        if every > 0 && self.position.epoch.is_multiple_of(every) && !length.reached(&self.position)
-        {
+        if every > 0 && self.position.epoch.is_multiple_of(every) {
             self.save_checkpoint(false)?;
         }
         Ok(())
@@ -38,8 +36,7 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn checkpoint_if_best(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
         let Some(monitor) = &self.config.checkpoint.keep_best else { return Ok(()) };
         let Some(value) = metrics.mean(&monitor.metric) else {
-            let known = metrics.0.iter().map(|value| value.name.clone()).collect();
-            return Err(TrainError::NothingToMonitor { metric: monitor.metric.clone(), known });
+            return Err(monitor.missing("checkpoint.monitor", metrics));
         };
         match self.best.improves(value, monitor.mode) {
             true => self.save_checkpoint(true),
@@ -70,12 +67,11 @@ impl<M: Learnable> Run<'_, M> {
         let state = self.state()?;
         let control = self.control.clone();
         rank_zero_tells(&control, || {
-            let failure = self.writer.failure();
-            if let Some(failure) = failure {
-                match self.config.checkpoint.on_error {
-                    OnError::Stop => return Err(failure.into()),
-                    OnError::Continue => {}
+            match self.writer.failure() {
+                Some(failure) if self.config.checkpoint.on_error == OnError::Stop => {
+                    return Err(failure.into());
                 }
+                _ => {}
             }
             let checkpoint = Checkpoint { manifest: self.manifest(), state };
             let keep = Keep { last: self.config.checkpoint.keep_last, best };
@@ -86,7 +82,8 @@ impl<M: Learnable> Run<'_, M> {
         Ok(())
     }
 
-    /// Waits until what was saved is on the disk, and returns the newest checkpoint (on rank 0).
+    /// Waits until what was saved is on the disk, and returns the newest checkpoint (on rank 0). A
+    /// failure that the run was to survive was told when it happened.
     ///
     /// # Collective
     /// All ranks.
@@ -97,13 +94,18 @@ impl<M: Learnable> Run<'_, M> {
         let mut place = None;
         let control = self.control.clone();
         rank_zero_tells(&control, || {
-            place = self.writer.wait()?;
-            Ok(Vec::new())
+            place = self.writer.wait();
+            match self.writer.failure() {
+                Some(failure) if self.config.checkpoint.on_error == OnError::Stop => {
+                    Err(failure.into())
+                }
+                _ => Ok(Vec::new()),
+            }
         })?;
         Ok(place)
     }
 
-    fn manifest(&self) -> Manifest {
+    pub(crate) fn manifest(&self) -> Manifest {
         Manifest {
             format: Manifest::FORMAT,
             epoch: self.position.epoch,
@@ -123,11 +125,28 @@ impl<M: Learnable> Run<'_, M> {
         let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut()).state()?;
         let exchange = self.parallel.exchange_state(self.optimizer.as_mut())?;
         let model = self.parallel.consensus()?;
-        let mut state = State::default();
-        if self.control.rank() > 0 {
-            return Ok(state);
+        match self.control.rank() {
+            0 => self.combined_state(&model, optimizer, exchange),
+            _ => Ok(State::default()),
         }
-        state.insert_under(MODEL_PREFIX, parameters::read(&model, |_| true)?);
+    }
+
+    /// The same from this rank alone; `None` where parts of it lie on others.
+    pub(crate) fn state_of_this_rank(&mut self) -> Result<Option<State>, TrainError> {
+        let Some(exchange) = self.parallel.replicated_exchange_state() else { return Ok(None) };
+        let optimizer = self.parallel.optimizer_state(self.optimizer.as_mut()).state()?;
+        let model = self.parallel.model().clone();
+        Ok(Some(self.combined_state(&model, optimizer, exchange)?))
+    }
+
+    fn combined_state(
+        &mut self,
+        model: &M,
+        optimizer: State,
+        exchange: State,
+    ) -> Result<State, TrainError> {
+        let mut state = State::default();
+        state.insert_under(MODEL_PREFIX, parameters::read(model, |_| true)?);
         state.insert_under("optimizer", optimizer);
         state.insert_under("exchange", exchange);
         state.insert_under("position", self.position.state()?);

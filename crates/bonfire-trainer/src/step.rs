@@ -30,6 +30,7 @@ impl<M: Learnable> Run<'_, M> {
         if let Some(momentum) = self.schedule.momentum(self.position.scheduled) {
             self.optimizer.set_momentum(momentum)?;
         }
+        self.settled = None;
         let done = self.optimizer_step(learning_rate)?;
         self.local.end_window(done.skipped);
         self.position.advance(done.skipped);
@@ -49,9 +50,12 @@ impl<M: Learnable> Run<'_, M> {
             samples_per_second: self.samples_per_second(),
             grad_norm: done.grad_norm,
             skipped: done.skipped,
+            last_of_epoch: batches.remaining() == 0,
         };
         self.notify(|callback| callback.on_step_end(&end))?;
-        self.show_values()
+        self.show_values()?;
+        self.settled = Some(self.position);
+        Ok(())
     }
 
     /// Shows the callbacks the parameters, if they are those of all ranks.

@@ -16,6 +16,7 @@ use bonfire_nn::{connect_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
 use bonfire_tensor::parameters;
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
@@ -68,6 +69,8 @@ pub struct FitReport<M> {
     pub parameters_xxh3: u64,
     /// Whether the run was stopped before its end.
     pub stopped: bool,
+    /// Whether a callback found that training had come far enough, before the budget was used up.
+    pub stopped_early: bool,
     /// The newest checkpoint (rank 0 only).
     pub checkpoint: Option<PathBuf>,
 }
@@ -143,25 +146,22 @@ impl Trainer {
         let mut run = self.start(model, train, entries)?;
         let end = Length::of(run.config, train, run.shard());
         run.resume(end)?;
+        run.check_room()?;
         run.first_step = run.position.step;
         let fit = run.fit_start(end);
         run.notify(|callback| callback.on_fit_start(&fit))?;
-        if end.reached(&run.position) {
-            // Resumed at its end: there are figures to report all the same.
-            run.validate_if_due(valid, end)?;
-        }
-        while !run.stopped && !end.reached(&run.position) {
-            run.epoch(train, end)?;
-            // A run stopped in an epoch's last step is validated like any other.
-            if run.between_epochs() || end.reached(&run.position) {
-                run.validate_if_due(valid, end)?;
+        // The state of the last finished step is worth keeping whatever has ended the run.
+        match catch_unwind(AssertUnwindSafe(|| run.train(train, valid, end))) {
+            Ok(Ok(())) => run.finish(),
+            Ok(Err(error)) => {
+                run.rescue(Some(&error));
+                Err(error)
             }
-            if !run.stopped {
-                run.checkpoint_after_epoch(end)?;
+            Err(panic) => {
+                run.rescue(None);
+                resume_unwind(panic)
             }
         }
-        run.stopped &= !end.reached(&run.position);
-        run.finish()
     }
 
     /// Checks that callbacks with something to keep have names of their own.
@@ -205,6 +205,7 @@ impl Trainer {
         }
         let length = RunLength { steps_per_epoch, total_steps };
         self.config.check_schedule(length, valid.is_some())?;
+        self.config.check_monitor(valid.is_some())?;
         Ok(self.config.entries().into_iter().chain(training).collect())
     }
 
@@ -251,6 +252,9 @@ impl Trainer {
             samples: 0,
             first_step_at: None,
             stopped: false,
+            satisfied: false,
+            stopped_early: false,
+            settled: None,
             saved: None,
             save_now: false,
             last_save: Instant::now(),
@@ -286,6 +290,7 @@ fn seen_by_all(error: &TrainError) -> bool {
             | TrainError::NothingToWatch { .. }
             | TrainError::CallbackNames { .. }
             | TrainError::NothingToMonitor { .. }
+            | TrainError::NoRoom { .. }
             | TrainError::LossNotFinite { .. }
             | TrainError::ParametersDiffer { .. }
             | TrainError::OtherRank { .. }

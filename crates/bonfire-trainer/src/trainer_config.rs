@@ -1,7 +1,7 @@
 use crate::config::{
     Budget, CheckpointPlan, OptimizerPlan, Plan, RunLength, Schedule, SchedulePlan,
 };
-use crate::{Resume, TrainError};
+use crate::{Metrics, Resume, TrainError};
 use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
 use bonfire_parallel::{DataParallelConfig, ParameterGroups};
 use std::path::PathBuf;
@@ -209,6 +209,19 @@ impl TrainerConfig {
             Some(metric) if !validates => {
                 let (metric, known) = (metric.to_string(), Vec::new());
                 Err(TrainError::NothingToWatch { metric, known })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that there is something to choose the best checkpoint by.
+    ///
+    /// # Errors
+    /// [`TrainError::NothingToMonitor`].
+    pub fn check_monitor(&self, validates: bool) -> Result<(), TrainError> {
+        match &self.checkpoint.keep_best {
+            Some(monitor) if !validates => {
+                Err(monitor.missing("checkpoint.monitor", &Metrics::default()))
             }
             _ => Ok(()),
         }

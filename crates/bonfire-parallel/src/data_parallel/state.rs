@@ -83,6 +83,28 @@ impl<M: Module> DataParallel<M> {
         &self,
         optimizer: &mut dyn FlatOptimizer,
     ) -> Result<State, ParallelError> {
+        let own = self.own_exchange_state(optimizer)?;
+        let all = gather_states(&self.control, own)?;
+        Ok(self.combined_exchange_state(all))
+    }
+
+    /// What [`exchange_state`](Self::exchange_state) returns to rank 0, without asking the others; to
+    /// save a run whose ranks do not answer any more. `None` where only the ranks together know it:
+    /// with a communication hook, a sharded optimizer, or between two averages of
+    /// [`LocalSgd`](crate::LocalSgd).
+    pub fn replicated_exchange_state(&self) -> Option<State> {
+        let ranks = self.control.world_size();
+        let apart = self.reducer.hook().is_some()
+            || (self.sharding.is_some() && ranks > 1)
+            || self.config.local_sgd.is_some() && ranks > 1;
+        (!apart).then(|| self.combined_exchange_state(vec![State::default(); ranks]))
+    }
+
+    /// What this rank has for itself.
+    fn own_exchange_state(
+        &self,
+        optimizer: &mut dyn FlatOptimizer,
+    ) -> Result<State, ParallelError> {
         let mut own = State::default();
         if let Some(hook) = self.reducer.hook() {
             own.insert_under(HOOK, hook.hook().state()?);
@@ -96,10 +118,14 @@ impl<M: Module> DataParallel<M> {
         if self.optimizers_differ() {
             own.insert_under(LOCAL_OPTIMIZER, self.optimizer_state(optimizer).state()?);
         }
-        let all = gather_states(&self.control, own)?;
+        Ok(own)
+    }
+
+    /// The state of all ranks from that of each; empty on a rank that has been told of none.
+    fn combined_exchange_state(&self, all: Vec<State>) -> State {
         let mut state = State::default();
         if all.is_empty() {
-            return Ok(state);
+            return state;
         }
         state.scalars.insert(STEPS.to_string(), Scalar::Uint(self.steps));
         state.scalars.insert(RANKS.to_string(), Scalar::Uint(all.len() as u64));
@@ -117,7 +143,7 @@ impl<M: Module> DataParallel<M> {
         for (rank, own) in all.into_iter().enumerate() {
             state.insert_under(&format!("rank{rank}"), own);
         }
-        Ok(state)
+        state
     }
 
     /// Restores what [`exchange_state`](Self::exchange_state) of rank 0 returned, and the state of

@@ -164,6 +164,17 @@ impl State {
         }
     }
 
+    /// Takes a yes or no out by name.
+    ///
+    /// # Errors
+    /// [`StateError::Missing`] or [`StateError::Scalar`].
+    pub fn take_bool(&mut self, name: &str) -> Result<bool, StateError> {
+        match self.take_scalar(name)? {
+            Scalar::Bool(value) => Ok(value),
+            other => Err(wrong_scalar(name, "true or false", &other)),
+        }
+    }
+
     /// Takes a scalar out by name.
     ///
     /// # Errors

@@ -76,12 +76,13 @@ fn meaning(key: &str) -> Meaning {
         "train.log_every_n_steps",
         "train.check_val_every_n_epochs",
     ];
-    const CHANGES: [&str; 7] = [
+    const CHANGES: [&str; 8] = [
         "train",
         "optimizer",
         "schedule",
         "clip",
         "average",
+        "early_stopping",
         "data.global_batch_size",
         "label_smoothing",
     ];

@@ -5,23 +5,23 @@ use bonfire_tensor::state::Scalar;
 
 /// Brings a checkpoint into the format of this program.
 ///
-/// Format 1 had no steps that the schedule counts, and no length of an epoch: the first are the steps
-/// less those that were skipped, the second follows from its configuration.
+/// Format 1 had no steps that the schedule counts, no length of an epoch, and none that were saved
+/// between an epoch and its validation: the first are the steps less those that were skipped, the
+/// second follows from its configuration.
 pub(super) fn migrate(mut checkpoint: Checkpoint) -> Result<Checkpoint, CheckpointError> {
     if checkpoint.manifest.format == 1 {
         let scalars = &mut checkpoint.state.scalars;
-        let uint = |scalars: &std::collections::BTreeMap<String, Scalar>, name: &str| match scalars
-            .get(name)
-        {
+        let uint = |name: &str| match scalars.get(name) {
             Some(Scalar::Uint(value)) => *value,
             _ => 0,
         };
-        let (step, skipped) = (uint(scalars, "position.step"), uint(scalars, "position.skipped"));
+        let (step, skipped) = (uint("position.step"), uint("position.skipped"));
         scalars.insert("position.skipped".to_string(), Scalar::Uint(skipped));
         scalars
             .insert("position.scheduled".to_string(), Scalar::Uint(step.saturating_sub(skipped)));
         let steps_per_epoch = steps_per_epoch(&checkpoint.manifest);
         scalars.insert("position.steps_per_epoch".to_string(), Scalar::Uint(steps_per_epoch));
+        scalars.insert("position.unvalidated".to_string(), Scalar::Bool(false));
         checkpoint.manifest.format = Manifest::FORMAT;
     }
     Ok(checkpoint)

@@ -18,28 +18,31 @@
 pub(crate) mod continuation;
 mod error;
 mod files;
+mod folder;
 mod manifest;
 mod migration;
 mod scalars;
 mod tensors;
+mod weights;
 mod writer;
 
 pub use continuation::Difference;
 pub use error::CheckpointError;
+pub use folder::{Entry, list, prune};
 pub use manifest::{FileEntry, Manifest};
 pub use tensors::{read_safetensors, write_safetensors};
+pub use weights::mean_of_models;
 pub(crate) use writer::{Job, Writer};
 
 use bonfire_tensor::state::State;
-use files::{remove_folder, rename, replace_folder, sync_folder, write_file};
+use files::{remove_folder, replace_folder, sync_folder, write_file};
+use folder::{BEST, LATEST, newest_first, point, remove_old};
 use std::path::{Path, PathBuf};
 
 /// File names of a checkpoint.
 const MODEL: &str = "model.safetensors";
 const TENSORS: &str = "state.safetensors";
 const SCALARS: &str = "state.json";
-const LATEST: &str = "latest";
-const BEST: &str = "best";
 /// Prefix of the entries that belong to the model.
 pub(crate) const MODEL_PREFIX: &str = "model";
 
@@ -152,23 +155,10 @@ pub fn save(folder: &Path, checkpoint: Checkpoint, keep: Keep) -> Result<PathBuf
     Ok(place)
 }
 
-/// Makes a pointer name a checkpoint, at once.
-fn point(folder: &Path, pointer: &str, name: &str) -> Result<(), CheckpointError> {
-    let partial = format!(".{pointer}.partial");
-    write_file(folder, &partial, name.as_bytes())?;
-    rename(&folder.join(partial), &folder.join(pointer))
-}
-
-/// The checkpoint that a pointer names, if it does.
-fn pointed(folder: &Path, pointer: &str) -> Option<PathBuf> {
-    let name = std::fs::read_to_string(folder.join(pointer)).ok()?;
-    Some(folder.join(name.trim()))
-}
-
 /// Loads a checkpoint, checking every file against the manifest.
 ///
 /// `path` is a checkpoint, a folder of checkpoints or a run folder; of the latter two the newest sound
-/// checkpoint is taken, with a warning about those that are damaged.
+/// checkpoint is taken, with a warning about those that are damaged. [`list`] names all that there are.
 ///
 /// # Errors
 /// [`CheckpointError`] naming the file at fault.
@@ -213,47 +203,6 @@ fn load_exactly(folder: &Path) -> Result<Checkpoint, CheckpointError> {
     let tensors = tensors::decode(&file(MODEL)?, &folder.join(MODEL))?;
     state.insert_under(MODEL_PREFIX, State { tensors, ..State::default() });
     migration::migrate(Checkpoint { manifest, state })
-}
-
-/// Checkpoints of a folder: the one that `latest` names, then the others from new to old. After a
-/// resume from an older one, what is newer by its step is older by its time.
-fn newest_first(folder: &Path) -> Vec<PathBuf> {
-    let mut found = complete(folder);
-    found.sort_by_cached_key(|path| {
-        std::fs::metadata(path.join(Manifest::FILE)).and_then(|file| file.modified()).ok()
-    });
-    // A crash between the checkpoint and the pointer leaves an older pointer, never a dangling one;
-    // but files may have been removed by hand.
-    if let Some(latest) = pointed(folder, LATEST)
-        && let Some(place) = found.iter().position(|path| *path == latest)
-    {
-        let latest = found.remove(place);
-        found.push(latest);
-    }
-    found.reverse();
-    found
-}
-
-/// Complete checkpoints of a folder, oldest first.
-fn complete(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| Manifest::read(path).is_ok())
-        .filter(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
-        })
-        .collect();
-    found.sort();
-    found
-}
-
-/// Removes all but the newest `keep_last` and the best, never the one just saved.
-fn remove_old(folder: &Path, saved: &Path, keep_last: usize) -> Result<(), CheckpointError> {
-    let best = pointed(folder, BEST);
-    let stays = |path: &PathBuf| path == saved || best.as_ref() == Some(path);
-    let old = newest_first(folder).into_iter().filter(|path| !stays(path));
-    old.skip(keep_last.max(1) - 1).try_for_each(|path| remove_folder(&path))
 }
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
+use super::folder::complete;
 use super::*;
 use bonfire_comm::HostBuffer;
 use bonfire_tensor::state::{HostTensor, Scalar};

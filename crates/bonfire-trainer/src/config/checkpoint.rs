@@ -2,6 +2,7 @@
 
 use super::resolve::Resolver;
 use super::sections::{CheckpointSection, OnError, PlateauMode};
+use crate::{Metrics, TrainError};
 use std::time::Duration;
 
 /// When to save and how much to keep. The end of a run and an interrupt always save.
@@ -49,6 +50,17 @@ impl Monitor {
         let metric = metric.into();
         let mode = if metric.ends_with("loss") { PlateauMode::Min } else { PlateauMode::Max };
         Self { metric, mode }
+    }
+
+    /// Sets which figures are good.
+    pub fn with_mode(self, mode: PlateauMode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The error of a validation that has no such figure.
+    pub(crate) fn missing(&self, key: &'static str, validated: &Metrics) -> TrainError {
+        let known = validated.0.iter().map(|value| value.name.clone()).collect();
+        TrainError::NothingToMonitor { key, metric: self.metric.clone(), known }
     }
 }
 

@@ -24,6 +24,7 @@ mod choice;
 mod clip;
 mod data;
 mod distributed;
+mod early_stopping;
 mod error;
 mod one_or_many;
 mod optimizer;
@@ -52,6 +53,7 @@ pub use distributed::{
     AlgorithmKind, CompressionKind, DistributedPlan, DistributedSection, EngineKind,
     LocalSgdSection, TransportKind,
 };
+pub use early_stopping::{EarlyStoppingPlan, EarlyStoppingSection};
 pub use error::{ConfigError, Problem};
 pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;

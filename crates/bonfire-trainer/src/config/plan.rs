@@ -10,6 +10,7 @@ use super::checkpoint::CheckpointPlan;
 use super::clip;
 use super::data::{self, DataSource};
 use super::distributed::DistributedPlan;
+use super::early_stopping::{self, EarlyStoppingPlan};
 use super::error::ConfigError;
 use super::optimizer::OptimizerPlan;
 use super::parameter_groups;
@@ -48,6 +49,8 @@ pub struct Plan {
     pub clip: Option<Clip>,
     /// An average of the weights.
     pub average: Option<AveragePlan>,
+    /// An end before the budget is used up.
+    pub early_stopping: Option<EarlyStoppingPlan>,
     /// Communication between ranks.
     pub distributed: DistributedPlan,
     /// Checkpoints.
@@ -192,6 +195,7 @@ impl Plan {
             precision: self.precision.to_section(),
             clip: clip::to_section(self.clip),
             average: average::to_section(self.average),
+            early_stopping: early_stopping::to_section(self.early_stopping.as_ref()),
             distributed: self.distributed.to_section(),
             checkpoint: self.checkpoint.to_section(),
             log: LogSection { interval_s: Some(self.log.interval.as_secs_f64()) },

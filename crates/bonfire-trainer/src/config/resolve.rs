@@ -9,6 +9,7 @@ use super::checkpoint;
 use super::clip;
 use super::data;
 use super::distributed;
+use super::early_stopping;
 use super::error::{ConfigError, Problem};
 use super::optimizer;
 use super::parameter_groups;
@@ -72,6 +73,7 @@ impl Resolver<'_> {
             precision: precision::resolve(&config.precision, self),
             clip: clip::resolve(&config.clip, self),
             average,
+            early_stopping: early_stopping::resolve(&config.early_stopping, self),
             distributed: distributed::resolve(&config.distributed, seed, self),
             checkpoint: checkpoint::resolve(&config.checkpoint, self),
             log: LogPlan {
@@ -250,7 +252,7 @@ impl Resolver<'_> {
         self.check(key, value, value.is_finite() && value > 0.0, "must be above 0")
     }
 
-    fn one_or_more<T: Display + PartialOrd + From<u8>>(&mut self, key: &str, value: T) -> T {
+    pub(super) fn one_or_more<T: Display + PartialOrd + From<u8>>(&mut self, key: &str, value: T) -> T {
         let ok = value >= T::from(1);
         self.check(key, value, ok, "must be 1 or more")
     }

@@ -8,6 +8,7 @@ use toml::Table;
 use toml::de::DeTable;
 
 use super::distributed::DistributedSection;
+use super::early_stopping::EarlyStoppingSection;
 use super::error::{ConfigError, Problem};
 use super::overrides;
 use super::plan::Plan;
@@ -55,6 +56,9 @@ pub struct RunConfig {
     /// Averages of the weights.
     #[serde(skip_serializing_if = "is_default")]
     pub average: AverageSection,
+    /// An end before the budget is used up.
+    #[serde(skip_serializing_if = "is_default")]
+    pub early_stopping: EarlyStoppingSection,
     /// Communication between ranks.
     #[serde(skip_serializing_if = "is_default")]
     pub distributed: DistributedSection,
@@ -199,6 +203,7 @@ impl RunConfig {
             precision: reader.section(&mut document, "precision"),
             clip: reader.section(&mut document, "clip"),
             average: reader.section(&mut document, "average"),
+            early_stopping: reader.section(&mut document, "early_stopping"),
             distributed: reader.section(&mut document, "distributed"),
             checkpoint: reader.section(&mut document, "checkpoint"),
             log: reader.section(&mut document, "log"),

@@ -8,6 +8,7 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::distributed::{DistributedSection, LocalSgdSection};
+use super::early_stopping::EarlyStoppingSection;
 use super::error::Problem;
 use super::sections::{
     AverageSection, CheckpointSection, ClipSection, DataSection, GroupSection, LogSection,
@@ -174,6 +175,7 @@ const SECTIONS: &[(&str, Names)] = &[
     ("precision", field_names::<PrecisionSection>),
     ("clip", field_names::<ClipSection>),
     ("average", field_names::<AverageSection>),
+    ("early_stopping", field_names::<EarlyStoppingSection>),
     ("distributed", field_names::<DistributedSection>),
     ("distributed.local_sgd", field_names::<LocalSgdSection>),
     ("checkpoint", field_names::<CheckpointSection>),

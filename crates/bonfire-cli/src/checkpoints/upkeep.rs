@@ -1,0 +1,45 @@
+//! Checks and removes checkpoints.
+
+use super::args::{PruneArgs, VerifyArgs};
+use super::print;
+use crate::CliError;
+use crate::exit::Outcome;
+use bonfire_trainer::TrainError;
+use bonfire_trainer::checkpoint::{self, list, load};
+
+/// Reads every checkpoint whole.
+pub(super) fn verify(args: &VerifyArgs) -> Result<Outcome, CliError> {
+    let (mut sound, mut damaged) = (0, 0);
+    for path in &args.paths {
+        for entry in list(path).map_err(TrainError::from)? {
+            // Without a manifest it is none, and `load` would look for others beneath it.
+            let result = entry.manifest.and_then(|_| load(&entry.path));
+            match result {
+                Ok(_) => {
+                    sound += 1;
+                    print(format_args!("{}: sound", entry.path.display()));
+                }
+                Err(error) => {
+                    damaged += 1;
+                    print(format_args!("{}: damaged: {error}", entry.path.display()));
+                }
+            }
+        }
+    }
+    match damaged {
+        0 => Ok(Outcome::Done),
+        _ => Err(CliError::DamagedCheckpoints { damaged, total: sound + damaged }),
+    }
+}
+
+/// Removes what is old.
+pub(super) fn prune(args: &PruneArgs) -> Result<Outcome, CliError> {
+    let gone = checkpoint::prune(&args.path, args.keep_last.get(), args.dry_run);
+    let gone = gone.map_err(TrainError::from)?;
+    let verb = if args.dry_run { "would remove" } else { "removed" };
+    gone.iter().for_each(|path| print(format_args!("{verb} {}", path.display())));
+    if gone.is_empty() {
+        print("nothing to remove");
+    }
+    Ok(Outcome::Done)
+}

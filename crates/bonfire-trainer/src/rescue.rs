@@ -1,0 +1,61 @@
+//! What is saved of a run that fails.
+
+use crate::TrainError;
+use crate::checkpoint::{Checkpoint, Job, Keep};
+use crate::learnable::Learnable;
+use crate::run::Run;
+use bonfire_parallel::ParallelError;
+
+impl<M: Learnable> Run<'_, M> {
+    /// Saves the state after the last finished step before a failure, or a panic, ends the run. The
+    /// other ranks may not answer any more, so rank 0 saves what it has if that is all there is.
+    pub(crate) fn rescue(&mut self, error: Option<&TrainError>) {
+        let Some(folder) = self.config.checkpoint_folder.clone() else { return };
+        let Some(position) = self.settled else { return };
+        let nothing_new = self.saved == Some(position) || position.step == self.first_step;
+        if self.control.rank() > 0 || nothing_new || !error.is_none_or(leaves_sound_values) {
+            return;
+        }
+        self.position = position;
+        let state = match self.state_of_this_rank() {
+            Ok(Some(state)) => state,
+            Ok(None) => {
+                tracing::warn!(
+                    "the run fails after step {}: its state lies on all ranks, so the checkpoint \
+                     before has to do",
+                    position.step
+                );
+                return;
+            }
+            Err(reason) => {
+                tracing::error!("the failing run was not saved: {reason}");
+                return;
+            }
+        };
+        let checkpoint = Checkpoint { manifest: self.manifest(), state };
+        let keep = Keep::last(self.config.checkpoint.keep_last);
+        self.writer.start(Job { folder, checkpoint, keep });
+        let newest = self.writer.wait();
+        // A failure to write was told by the writer.
+        if let (Some(place), None) = (newest, self.writer.failure()) {
+            tracing::warn!(
+                "the run fails; its state after step {} is saved: --resume {}",
+                position.step,
+                place.display()
+            );
+        }
+    }
+}
+
+/// Whether the values of a model may be trusted after an error.
+fn leaves_sound_values(error: &TrainError) -> bool {
+    !matches!(
+        error,
+        TrainError::LossNotFinite { .. }
+            | TrainError::ParametersDiffer { .. }
+            | TrainError::Checkpoint(_)
+            | TrainError::Parallel(
+                ParallelError::GradientNotFinite { .. } | ParallelError::ReplicasDiffer { .. }
+            )
+    )
+}
