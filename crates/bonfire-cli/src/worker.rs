@@ -71,6 +71,15 @@ pub(crate) fn train_model<C: ModelConfig>(
         folder.write_description(&description)?;
         trainer = trainer.with_callback(folder.metrics_file()?);
     }
+    if plan.log.samples {
+        // Ranks on other machines write into a folder of the same name there.
+        let place = rank.args.out.as_ref().map(RunFolder::create).transpose()?;
+        let place = folder.as_ref().or(place.as_ref());
+        let number = rank.group.rank();
+        if let Some(log) = place.map(|folder| folder.sample_log(number)).transpose()? {
+            trainer = trainer.with_callback(log);
+        }
+    }
     if let Some(average) = &plan.average {
         trainer = trainer.with_callback(average.callback().map_err(TrainError::from)?);
     }

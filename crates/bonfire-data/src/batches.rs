@@ -15,6 +15,8 @@ pub struct LoadedBatch<B> {
     pub data: Option<B>,
     /// How many items `data` holds, padding included.
     pub samples: usize,
+    /// Their indices in the data set.
+    pub indices: Vec<usize>,
     /// For each of them, whether it is padding.
     pub padding_mask: Vec<bool>,
     /// How many samples all shards together have in this global batch, without padding; at least 1.

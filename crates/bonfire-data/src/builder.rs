@@ -78,6 +78,7 @@ where
         Ok(LoadedBatch {
             data,
             samples,
+            indices: plan.samples.iter().map(|sample| sample.index).collect(),
             padding_mask: plan.samples.iter().map(|sample| sample.padding).collect(),
             global_samples: plan.global_samples,
             global_positions: plan.global_positions,

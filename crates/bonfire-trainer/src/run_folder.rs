@@ -4,6 +4,7 @@
 //! runs/digits-20260131-120000/
 //!   config.toml         the resolved configuration
 //!   metrics.csv         training reports and validations
+//!   samples-rank0.csv   which samples each step of a rank has had, if asked for
 //!   checkpoints/        see the checkpoint module
 //!   model.safetensors   parameters and buffers by module path
 //!   model_ema.safetensors  its averages, where it has any
@@ -12,12 +13,11 @@
 //! ```
 
 use crate::checkpoint::write_safetensors;
-use crate::{
-    Callback, FitReport, FitStart, Learnable, Metrics, Report, TimeShare, TrainError, Variant,
-};
+use crate::metrics_file::MetricsFile;
+use crate::sample_log::SampleLog;
+use crate::{FitReport, Learnable, TimeShare, TrainError, Variant};
 use bonfire_tensor::parameters;
 use serde::Serialize;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The folder of a run.
@@ -206,136 +206,16 @@ impl RunFolder {
         MetricsFile::open(self.path.join("metrics.csv"))
     }
 
+    /// A callback that appends to `samples-rank<rank>.csv`.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn sample_log(&self, rank: usize) -> Result<SampleLog, TrainError> {
+        SampleLog::open(self.path.join(format!("samples-rank{rank}.csv")))
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
         let path = self.path.join(name);
         std::fs::write(&path, bytes).map_err(TrainError::io("writing", path))
-    }
-}
-
-/// Appends training reports and validations to a CSV file.
-///
-/// Columns: `phase` (`train` or `valid`), `epoch` and `step` from 0 and 1, `learning_rate`,
-/// `images_per_s`, `loss`, then the model's metrics.
-pub struct MetricsFile {
-    path: PathBuf,
-    writer: csv::Writer<File>,
-    /// Metric columns, once known.
-    names: Option<Vec<String>>,
-    learning_rate: f64,
-    images_per_s: f64,
-}
-
-impl MetricsFile {
-    fn open(path: PathBuf) -> Result<Self, TrainError> {
-        let earlier = std::fs::read_to_string(&path).unwrap_or_default();
-        let names = earlier
-            .lines()
-            .next()
-            .map(|head| head.split(',').skip(5).map(str::to_string).collect());
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(TrainError::io("opening", &path))?;
-        // Figures may be added while the run goes on.
-        let writer = csv::WriterBuilder::new().flexible(true).from_writer(file);
-        Ok(Self { path, writer, names, learning_rate: 0.0, images_per_s: 0.0 })
-    }
-
-    fn row(
-        &mut self,
-        phase: &str,
-        epoch: u64,
-        step: u64,
-        metrics: &Metrics,
-    ) -> Result<(), TrainError> {
-        let names = self.columns(metrics)?;
-        let mut row = vec![
-            phase.to_string(),
-            epoch.to_string(),
-            step.to_string(),
-            self.learning_rate.to_string(),
-            format!("{:.1}", self.images_per_s),
-        ];
-        row.extend(
-            names.iter().map(|name| metrics.mean(name).map_or(String::new(), |x| x.to_string())),
-        );
-        self.write(row)
-    }
-
-    /// The metric columns, after adding those that `metrics` has first.
-    fn columns(&mut self, metrics: &Metrics) -> Result<Vec<String>, TrainError> {
-        let mut names = self.names.clone().unwrap_or_default();
-        let known = names.len();
-        for value in &metrics.0 {
-            if !names.contains(&value.name) {
-                names.push(value.name.clone());
-            }
-        }
-        if known == 0 && self.names.is_none() {
-            self.write(head(&names))?;
-        } else if known < names.len() {
-            self.widen(&names, names.len() - known)?;
-        }
-        Ok(self.names.insert(names).clone())
-    }
-
-    /// Writes the file anew with more columns, which the rows there are leave empty.
-    fn widen(&mut self, names: &[String], more: usize) -> Result<(), TrainError> {
-        let read = std::fs::read_to_string(&self.path);
-        let text = read.map_err(TrainError::io("reading", &self.path))?;
-        let rows = text.lines().skip(1).map(|line| format!("{line}{}\n", ",".repeat(more)));
-        let text = format!("{}\n{}", head(names).join(","), rows.collect::<String>());
-        std::fs::write(&self.path, text).map_err(TrainError::io("writing", &self.path))
-    }
-
-    fn write(&mut self, row: Vec<String>) -> Result<(), TrainError> {
-        let io = |error: csv::Error| std::io::Error::other(error.to_string());
-        self.writer
-            .write_record(row)
-            .map_err(io)
-            .and_then(|()| self.writer.flush())
-            .map_err(TrainError::io("writing", &self.path))
-    }
-}
-
-fn head(names: &[String]) -> Vec<String> {
-    let fixed = ["phase", "epoch", "step", "learning_rate", "images_per_s"];
-    fixed.into_iter().map(str::to_string).chain(names.iter().cloned()).collect()
-}
-
-impl Callback for MetricsFile {
-    fn name(&self) -> &str {
-        "metrics"
-    }
-
-    // A resumed run may continue a file that already goes beyond its checkpoint.
-    fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
-        let read = std::fs::read_to_string(&self.path);
-        let text = read.map_err(TrainError::io("reading", &self.path))?;
-        let step = |line: &str| line.split(',').nth(2).and_then(|step| step.parse::<u64>().ok());
-        let kept: Vec<&str> = text
-            .lines()
-            .filter(|line| step(line).is_none_or(|step| step <= fit.first_step))
-            .collect();
-        if kept.len() < text.lines().count() {
-            let text = kept.iter().map(|line| format!("{line}\n")).collect::<String>();
-            std::fs::write(&self.path, text).map_err(TrainError::io("writing", &self.path))?;
-        }
-        Ok(())
-    }
-
-    fn on_report(&mut self, report: &Report) -> Result<(), TrainError> {
-        (self.learning_rate, self.images_per_s) = (report.learning_rate, report.samples_per_second);
-        if report.metrics.loss().is_none() {
-            return Ok(());
-        }
-        self.row("train", report.epoch, report.step, &report.metrics)
-    }
-
-    fn on_validation_end(
-        &mut self,
-        epoch: u64,
-        step: u64,
-        metrics: &Metrics,
-    ) -> Result<(), TrainError> {
-        self.row("valid", epoch, step, metrics)
     }
 }

@@ -17,12 +17,13 @@ impl<M: Learnable> Run<'_, M> {
         let learning_rate = self.schedule.lr(self.position.scheduled);
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
-        let mut samples = 0;
+        let (mut samples, mut indices) = (0, Vec::new());
         let micro_batches = self.config.accumulate_grad_batches.min(batches.remaining());
         for index in 0..micro_batches {
             let Some(batch) = self.times.time(Part::Data, || batches.next()) else { break };
             let batch = batch?;
             samples += batch.global_samples as u64;
+            indices.extend_from_slice(&batch.indices);
             self.position.cursor = batch.cursor_after;
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
@@ -48,6 +49,7 @@ impl<M: Learnable> Run<'_, M> {
             learning_rate,
             samples,
             samples_per_second: self.samples_per_second(),
+            indices,
             grad_norm: done.grad_norm,
             skipped: done.skipped,
             last_of_epoch: batches.remaining() == 0,

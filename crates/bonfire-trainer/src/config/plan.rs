@@ -134,6 +134,8 @@ pub struct TrainPlan {
 pub struct LogPlan {
     /// Time between two progress lines when the output is no terminal.
     pub interval: Duration,
+    /// Whether each rank writes down which samples its steps have had.
+    pub samples: bool,
 }
 
 impl Plan {
@@ -198,7 +200,10 @@ impl Plan {
             early_stopping: early_stopping::to_section(self.early_stopping.as_ref()),
             distributed: self.distributed.to_section(),
             checkpoint: self.checkpoint.to_section(),
-            log: LogSection { interval_s: Some(self.log.interval.as_secs_f64()) },
+            log: LogSection {
+                interval_s: Some(self.log.interval.as_secs_f64()),
+                samples: Some(self.log.samples),
+            },
             ..RunConfig::default()
         }
     }

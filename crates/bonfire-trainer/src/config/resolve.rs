@@ -78,6 +78,7 @@ impl Resolver<'_> {
             checkpoint: checkpoint::resolve(&config.checkpoint, self),
             log: LogPlan {
                 interval: self.seconds("log.interval_s", config.log.interval_s.unwrap_or(5.0)),
+                samples: config.log.samples.unwrap_or(false),
             },
             model,
             train,

@@ -521,6 +521,9 @@ pub struct LogSection {
     /// Seconds between two progress lines when the output is no terminal; default 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_s: Option<f64>,
+    /// Whether each rank writes down which samples its steps have had; default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<bool>,
 }
 
 /// `[profile]`: profiling; reserved, has no keys yet.

@@ -1,0 +1,40 @@
+use crate::metrics_file::keep_lines;
+use crate::{Callback, FitStart, StepEnd, TrainError};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Writes down which samples a rank has had in each step: `epoch,step,indices`, the step counted from
+/// 1, the indices in the data set separated by spaces.
+///
+/// A line is with the system when its step ends, so that what a killed run has seen is known. A
+/// resumed run removes the lines of steps that it takes again.
+pub struct SampleLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl SampleLog {
+    pub(crate) fn open(path: PathBuf) -> Result<Self, TrainError> {
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(TrainError::io("opening", &path))?;
+        Ok(Self { path, file })
+    }
+}
+
+impl Callback for SampleLog {
+    fn name(&self) -> &str {
+        "samples"
+    }
+
+    fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
+        let step = |line: &str| line.split(',').nth(1).and_then(|step| step.parse::<u64>().ok());
+        keep_lines(&self.path, |line| step(line).is_some_and(|step| step <= fit.first_step))
+    }
+
+    fn on_step_end(&mut self, end: &StepEnd) -> Result<(), TrainError> {
+        let indices: Vec<String> = end.indices.iter().map(usize::to_string).collect();
+        let line = format!("{},{},{}\n", end.epoch, end.step, indices.join(" "));
+        self.file.write_all(line.as_bytes()).map_err(TrainError::io("writing", &self.path))
+    }
+}
