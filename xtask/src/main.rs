@@ -5,6 +5,7 @@ mod bench;
 mod bonfire;
 mod cargo;
 mod check;
+mod checkpoints;
 mod collectives;
 mod layers;
 mod overhead;
@@ -34,6 +35,8 @@ enum Chore {
     BenchOverhead(overhead::Args),
     /// Measures batch normalisation and the look for overflows in mixed precision.
     BenchLayers(layers::Args),
+    /// Measures what a checkpoint costs a step, and the start of a resumed run.
+    BenchCheckpoints(checkpoints::Args),
     /// Trains a recipe, or kills ranks, again and again, and checks that it comes out right.
     #[command(subcommand)]
     Soak(soak::Soak),
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Chore::BenchCollectives(args) => collectives::run(&args),
         Chore::BenchOverhead(args) => overhead::run(&args),
         Chore::BenchLayers(args) => layers::run(&args),
+        Chore::BenchCheckpoints(args) => checkpoints::run(&args),
         Chore::Soak(soak) => soak::run(&soak),
     };
     match result {

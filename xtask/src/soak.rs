@@ -5,6 +5,7 @@ mod conformance;
 mod digits;
 mod hooks;
 mod kill_collectives;
+mod kill_resume;
 mod rss;
 mod vision;
 mod zero_memory;
@@ -20,6 +21,8 @@ pub(crate) enum Soak {
     Conformance,
     /// Random collectives of random worlds, of which a random rank is killed at a random time.
     KillCollectives(kill_collectives::Args),
+    /// Runs of which a random process is killed at random times, again and again, and that go on.
+    KillResume(kill_resume::Args),
     /// LeNet on the bundled images of MNIST with every compression of gradients: accuracy and bytes.
     Hooks(hooks::Args),
     /// LeNet and a ResNet on the same images in 16 bits: accuracy and running statistics.
@@ -39,6 +42,7 @@ pub(crate) fn run(soak: &Soak) -> Result<()> {
         Soak::Conformance => conformance::run(),
         Soak::Digits => digits::run(),
         Soak::KillCollectives(args) => kill_collectives::run(args),
+        Soak::KillResume(args) => kill_resume::run(args),
         Soak::Hooks(args) => hooks::run(args),
         Soak::Amp(args) => amp::run(args),
         Soak::Mnist => vision::mnist(),

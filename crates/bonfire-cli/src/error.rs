@@ -144,6 +144,11 @@ impl CliError {
                     | TrainError::NoSteps { .. }
                     | TrainError::RankWithoutSamples { .. }
                     | TrainError::LossNotFinite { .. }
+                    | TrainError::WarmupTooLong { .. }
+                    | TrainError::NothingToWatch { .. }
+                    | TrainError::NothingToMonitor { .. }
+                    | TrainError::CallbackNames { .. }
+                    | TrainError::Setting { .. }
                     | TrainError::Checkpoint(CheckpointError::Configuration { .. })
             ),
             _ => false,

@@ -52,7 +52,11 @@ fn every_way_trains_and_says_so_in_the_first_line() {
 #[test]
 fn a_stopped_run_continues_with_the_same_bits() {
     for (name, keys, _) in WAYS {
-        let often = ["checkpoint.every_n_steps=11", "checkpoint.keep_last=99"];
+        let often = [
+            "checkpoint.every_n_steps=11",
+            "checkpoint.keep_last=99",
+            "checkpoint.asynchronous=false",
+        ];
         let whole = train(keys).set(&often).succeed();
         let place = whole.run_folder().join("checkpoints/step-00000022");
         let resumed = train(keys).set(&often).resume(&place).succeed();
@@ -62,7 +66,8 @@ fn a_stopped_run_continues_with_the_same_bits() {
 
 #[test]
 fn a_continuation_may_compress_otherwise_or_not_at_all() {
-    let keys = ["checkpoint.every_n_steps=11", "checkpoint.keep_last=99"];
+    let keys =
+        ["checkpoint.every_n_steps=11", "checkpoint.keep_last=99", "checkpoint.asynchronous=false"];
     for (before, after) in [("none", "int8"), ("int8", "none"), ("topk", "fp8"), ("int8", "topk")] {
         let set = |kind| [format!("distributed.compression={kind}")];
         let (before, after) = (set(before), set(after));

@@ -46,6 +46,7 @@ fn a_resumed_fp16_run_is_the_run_that_was_not_interrupted() {
             "train.max_epochs=3",
             "train.log_every_n_steps=5",
             "checkpoint.every_n_steps=7",
+            "checkpoint.asynchronous=false",
             "checkpoint.keep_last=99",
         ])
     };

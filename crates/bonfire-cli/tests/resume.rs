@@ -18,26 +18,33 @@ const SGD: &[&str] =
 /// Windows of two micro-batches.
 const ACCUMULATE: &[&str] = &[SHORT, "train.accumulate_grad_batches=2"];
 /// Checkpoints in mid-epoch, all of them kept.
-const OFTEN: &[&str] = &["checkpoint.every_n_steps=7", "checkpoint.keep_last=99"];
+const OFTEN: &[&str] =
+    &["checkpoint.every_n_steps=7", "checkpoint.keep_last=99", "checkpoint.asynchronous=false"];
 
 /// A run's checkpoint after so many steps.
 fn checkpoint_of(run: &Path, step: u64) -> PathBuf {
     run.join(format!("checkpoints/step-{step:08}"))
 }
 
-/// Trains without an interruption, and then from checkpoints within it.
+/// Trains without an interruption, and then from checkpoints within it: in mid-epoch, at an epoch's
+/// last step (30, by epochs), and close to the end.
 fn check_checkpoints(ranks: usize, overrides: &[&str]) {
+    check_checkpoints_at(&[7, 30, 84], ranks, overrides);
+}
+
+fn check_checkpoints_at(steps: &[u64], ranks: usize, overrides: &[&str]) -> support::Ended {
     let train = || digits().ranks(ranks).set(overrides).set(OFTEN);
     let whole = train().succeed();
-    // In mid-epoch, at an epoch's last step (30, by epochs), and close to the end.
-    for step in [7, 30, 84] {
+    for step in steps.iter().copied() {
         let resumed = train().resume(&checkpoint_of(&whole.run_folder(), step)).succeed();
         assert_eq!(resumed.fingerprint(), whole.fingerprint(), "{overrides:?} from step {step}");
         let (resumed, whole) = (resumed.summary(), whole.summary());
-        for key in ["steps", "epochs", "valid_loss", "valid_accuracy"] {
+        for key in ["steps", "epochs", "valid_loss", "valid_accuracy", "variants", "stopped_early"]
+        {
             assert_eq!(resumed[key], whole[key], "{key}: {overrides:?} from step {step}");
         }
     }
+    whole
 }
 
 #[test]
@@ -57,10 +64,46 @@ fn three_ranks_continue_from_any_checkpoint() {
     check_checkpoints(3, ADAMW);
 }
 
+/// A scale that grows in mid-epoch, an average, a rate that falls on plateaus and a run that ends early.
+#[test]
+fn scaler_average_plateau_and_early_stopping_go_on_as_they_were() {
+    let whole = check_checkpoints_at(
+        &[7, 30, 63, 90],
+        2,
+        &[
+            "train.max_epochs=12",
+            "optimizer={kind=\"sgd\",lr=0.1,momentum=0.9}",
+            "precision={mode=\"fp16\",init_scale=1024,growth_interval=11}",
+            "average={kind=\"ema\",decay=0.9}",
+            "schedule={kind=\"reduce_on_plateau\",patience=0,factor=0.5,threshold=0.3}",
+            "early_stopping={monitor=\"loss\",patience=2,min_delta=0.1}",
+        ],
+    );
+    let summary = whole.summary();
+    assert_eq!(summary["stopped_early"].as_bool(), Some(true), "{summary}");
+    assert_eq!(summary["stopped"].as_bool(), Some(false), "{summary}");
+    let epochs = summary["epochs"].as_u64().unwrap();
+    assert!((4..12).contains(&epochs), "it ends early, after the checkpoints: {summary}");
+}
+
+#[test]
+fn what_power_sgd_holds_back_goes_on_as_it_was() {
+    check_checkpoints_at(
+        &[7, 30, 84],
+        2,
+        &[
+            SHORT,
+            "optimizer={kind=\"sgd\",lr=0.05,momentum=0.9}",
+            "distributed.compression=\"powersgd\"",
+        ],
+    );
+}
+
 #[test]
 fn a_checkpoint_at_the_last_step_of_an_epoch_by_steps_continues() {
     let train = || digits().ranks(2).set(&[SHORT, "checkpoint.every_n_epochs=0"]);
     let train = || train().set(&["checkpoint.every_n_steps=15", "checkpoint.keep_last=99"]);
+    let train = || train().set(&["checkpoint.asynchronous=false"]);
     let whole = train().succeed();
     let resumed = train().resume(&checkpoint_of(&whole.run_folder(), 60)).succeed();
     assert_eq!(resumed.fingerprint(), whole.fingerprint());
@@ -173,6 +216,7 @@ const DOUBLE: &[&str] = &[
     "optimizer={kind=\"sgd\",lr=0.05,momentum=0.9}",
     "checkpoint.every_n_steps=20",
     "checkpoint.keep_last=99",
+    "checkpoint.asynchronous=false",
 ];
 
 #[test]
@@ -201,7 +245,8 @@ fn loss_of(ended: &support::Ended) -> f64 {
 #[test]
 fn another_global_batch_size_goes_on_through_the_same_epochs() {
     let keep = ["checkpoint.every_n_steps=20", "checkpoint.keep_last=99"];
-    let whole = digits().ranks(2).set(&[SHORT]).set(&keep).succeed();
+    let wait = ["checkpoint.asynchronous=false"];
+    let whole = digits().ranks(2).set(&[SHORT]).set(&keep).set(&wait).succeed();
     // Ten steps before the end of the first epoch, 478 samples are left: twenty steps of 24.
     let resumed = digits()
         .ranks(2)
@@ -235,7 +280,7 @@ fn one_command_starts_a_run_and_restarts_it() {
     };
     let whole = fingerprint(&summary());
     // It ends where it ended before, and goes on from what is newest and sound.
-    for damaged in [vec![], vec![90], vec![84]] {
+    for damaged in [vec![], vec![90], vec![90, 84]] {
         damaged.iter().for_each(|step| damage(&checkpoint_of(&out, *step)));
         let again = auto().succeed();
         assert_eq!(fingerprint(&summary()), whole, "{}", again.log());
@@ -270,13 +315,18 @@ fn the_best_checkpoint_stays_and_is_found() {
         .map(|row| (row[2].parse().unwrap(), row[column].parse().unwrap()))
         .collect();
     // The first of the best.
-    let expected = valid.iter().fold((0, f64::MIN), |best, row| if row.1 > best.1 { *row } else { best });
+    let expected =
+        valid.iter().fold((0, f64::MIN), |best, row| if row.1 > best.1 { *row } else { best });
     assert_eq!(step, expected.0, "{valid:?}");
     let count = fs::read_dir(&folder).unwrap().flatten();
     let count = count.filter(|e| e.file_name().to_string_lossy().starts_with("step-")).count();
     assert!(count <= 2, "the best and the last: {count}");
     let wrong = ["checkpoint.keep_best=true", "checkpoint.monitor=acuracy", SHORT];
-    digits().ranks(2).set(&wrong).fail().says_once(&["checkpoint.monitor = \"acuracy\"", "accuracy"]);
+    digits()
+        .ranks(2)
+        .set(&wrong)
+        .fail()
+        .says_once(&["checkpoint.monitor = \"acuracy\"", "accuracy"]);
 }
 
 #[test]
@@ -289,8 +339,28 @@ fn a_checkpoint_is_made_when_the_clock_says_so() {
     assert!(count > 3, "{count}");
 }
 
+/// What a full disk does: no file may grow beyond the state of the optimizer.
+fn on_a_disk_that_is_full(train: Train) -> Train {
+    const KIBIBYTES: &str = "120";
+    train.through_shell(&format!("trap '' XFSZ; ulimit -f {KIBIBYTES}; exec \"$0\" \"$@\""))
+}
+
 #[test]
-fn a_folder_that_cannot_be_written_ends_the_run_where_it_was_asked_to() {
+fn a_full_disk_costs_the_checkpoint_and_not_the_run_unless_asked_to() {
+    let ended = on_a_disk_that_is_full(digits().set(ADAMW)).succeed();
+    // At each of three epochs, the last of them at the end.
+    assert_eq!(ended.stderr.matches("was not written").count(), 3, "{}", ended.log());
+    assert!(ended.run_folder().join("model.safetensors").exists());
+    let left = fs::read_dir(ended.run_folder().join("checkpoints")).unwrap().count();
+    assert_eq!(left, 0, "what was begun takes no room");
+
+    let stop = digits().set(ADAMW).set(&["checkpoint.on_error=stop"]);
+    let ended = on_a_disk_that_is_full(stop).fail();
+    ended.says_once(&["error: writing", "state.safetensors"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_told_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     fs::create_dir_all(&out).unwrap();
@@ -298,11 +368,25 @@ fn a_folder_that_cannot_be_written_ends_the_run_where_it_was_asked_to() {
     fs::write(out.join("checkpoints"), "").unwrap();
     let recipe = support::repository().join("configs/digits.toml");
     let train = || support::into(&recipe, &out).ranks(2).args(["--resume", "auto"]).set(&[SHORT]);
-    let ended = train().set(&["checkpoint.on_error=stop"]).fail();
-    ended.says_once(&["error: creating", "checkpoints"]);
-    let steps = |ended: &support::Ended| ended.stderr.matches("was not written").count();
-    assert_eq!(steps(&ended), 1, "{}", ended.log());
-    // Going on, it fails at the end only, after all three epochs.
-    let ended = train().within(std::time::Duration::from_secs(60)).fail();
-    assert!(steps(&ended) >= 3, "{}", ended.log());
+    train().fail().says_once(&["error: creating", "checkpoints"]);
+    assert!(
+        !out.join("metrics.csv").exists() || fs::read(out.join("metrics.csv")).unwrap().is_empty()
+    );
+}
+
+#[test]
+fn a_folder_that_is_removed_while_the_run_goes_on_is_made_again() {
+    let mut running = long(2).set(OFTEN).start();
+    running.until_training();
+    let checkpoints = running.run_folder().join("checkpoints");
+    // A checkpoint that is being written may be in the way.
+    let gone = |path: &Path| fs::remove_dir_all(path).is_ok() || !path.exists();
+    running.until("its removal", |_| gone(&checkpoints));
+    let ended = running.wait();
+    assert!(ended.status.success(), "{}", ended.log());
+    assert_eq!(checkpoint::load(&checkpoints_of(&ended)).unwrap().manifest.epoch, 4);
+}
+
+fn checkpoints_of(ended: &support::Ended) -> PathBuf {
+    ended.run_folder().join("checkpoints")
 }

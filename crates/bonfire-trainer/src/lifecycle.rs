@@ -1,10 +1,10 @@
 //! The parts of a run around its steps: epochs, validation, checkpoints, the end.
 
+use crate::Resume;
 use crate::config::Budget;
 use crate::evaluate::{evaluate, evaluate_variant};
 use crate::learnable::{Learnable, StepContext};
 use crate::metrics::Metrics;
-use crate::Resume;
 use crate::position::Position;
 use crate::run::Run;
 use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig, Variant};
@@ -150,10 +150,7 @@ impl<M: Learnable> Run<'_, M> {
         Ok(())
     }
 
-    fn validate(
-        &mut self,
-        valid: &dyn BatchSource<Batch = M::Batch>,
-    ) -> Result<(), TrainError> {
+    fn validate(&mut self, valid: &dyn BatchSource<Batch = M::Batch>) -> Result<(), TrainError> {
         // The epoch that was trained last.
         let epoch = self.position.epoch - u64::from(self.position.cursor == 0);
         let step = self.position.step;

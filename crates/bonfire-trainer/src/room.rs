@@ -13,14 +13,17 @@ use std::path::Path;
 const CHECKPOINTS: u64 = 3;
 
 impl<M: Learnable> Run<'_, M> {
-    /// Refuses to begin where three checkpoints of model and optimizer have no room. Averages and
-    /// other state of callbacks, which come later, are not counted.
+    /// Refuses to begin where no folder of checkpoints can be made, or where three of model and
+    /// optimizer have no room. Averages and other state of callbacks, which come later, are not
+    /// counted.
     ///
     /// # Collective
     /// All ranks.
     pub(crate) fn check_room(&self) -> Result<(), TrainError> {
         let Some(folder) = &self.config.checkpoint_folder else { return Ok(()) };
         rank_zero_tells(&self.control, || {
+            let made = std::fs::create_dir_all(folder);
+            made.map_err(TrainError::io("creating", folder))?;
             let specs = self.parallel.specs().iter();
             let sizes = specs.map(|spec| (spec.num_elements() * spec.dtype.size_bytes()) as u64);
             let model: u64 = sizes.sum();
@@ -40,11 +43,10 @@ fn state_per_parameter(optimizer: &OptimizerPlan) -> u64 {
     }
 }
 
-/// Checks that the file system of a folder, which need not exist yet, has `needed` bytes free.
+/// Checks that the file system of a folder has `needed` bytes free.
 fn check(folder: &Path, needed: u64) -> Result<(), TrainError> {
-    let place = folder.ancestors().find(|place| place.exists()).unwrap_or(Path::new("."));
     // A file system that does not tell is given the benefit of the doubt.
-    let Ok(system) = statvfs(place) else { return Ok(()) };
+    let Ok(system) = statvfs(folder) else { return Ok(()) };
     let free = system.blocks_available() * system.fragment_size();
     match free < needed {
         true => Err(TrainError::NoRoom { folder: folder.to_path_buf(), free, needed }),
@@ -59,9 +61,9 @@ mod tests {
     #[test]
     fn a_disk_is_full_when_three_checkpoints_have_no_room() {
         let folder = tempfile::tempdir().unwrap();
-        let later = folder.path().join("run/checkpoints");
-        check(&later, 1).unwrap();
-        let error = check(&later, u64::MAX).unwrap_err().to_string();
-        assert!(error.contains("MiB free") && error.contains("run/checkpoints"), "{error}");
+        check(folder.path(), 1).unwrap();
+        let error = check(folder.path(), u64::MAX).unwrap_err().to_string();
+        let named = error.contains(&folder.path().display().to_string());
+        assert!(named && error.contains("MiB free"), "{error}");
     }
 }

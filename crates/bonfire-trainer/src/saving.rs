@@ -76,6 +76,9 @@ impl<M: Learnable> Run<'_, M> {
             let checkpoint = Checkpoint { manifest: self.manifest(), state };
             let keep = Keep { last: self.config.checkpoint.keep_last, best };
             self.writer.start(Job { folder, checkpoint, keep });
+            if !self.config.checkpoint.asynchronous {
+                self.writer.wait();
+            }
             Ok(Vec::new())
         })?;
         self.saved = Some(self.position);

@@ -142,6 +142,7 @@ fn an_average_goes_on_after_a_resume_as_if_never_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     let keep = CheckpointPlan {
         every_n_steps: Some(5),
+        asynchronous: false,
         every_n_epochs: 0,
         keep_last: 99,
         ..CheckpointPlan::default()

@@ -169,6 +169,7 @@ fn a_resumed_fit_ends_as_one_that_went_on() {
     let folder = tempfile::tempdir().unwrap();
     let keep = CheckpointPlan {
         every_n_steps: Some(1),
+        asynchronous: false,
         every_n_epochs: 1,
         keep_last: 99,
         ..CheckpointPlan::default()

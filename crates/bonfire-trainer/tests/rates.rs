@@ -44,6 +44,7 @@ fn a_rate_on_plateaus_goes_on_after_a_resume_as_if_never_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     let keep = CheckpointPlan {
         every_n_steps: Some(1),
+        asynchronous: false,
         every_n_epochs: 1,
         keep_last: 99,
         ..CheckpointPlan::default()

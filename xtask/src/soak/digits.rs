@@ -21,7 +21,12 @@ pub(crate) fn run() -> Result<()> {
         soak.expect(run.parameters()? == again.parameters()?, "other parameters than before");
 
         let every = format!("checkpoint.every_n_steps={DIGITS_RESUME_STEP}");
-        let keep = ["checkpoint.every_n_epochs=0", &every, "checkpoint.keep_last=100"];
+        let keep = [
+            "checkpoint.every_n_epochs=0",
+            &every,
+            "checkpoint.keep_last=100",
+            "checkpoint.asynchronous=false",
+        ];
         let kept = soak.train(ranks, "with checkpoints in mid-epoch", &keep, None)?;
         soak.expect(run.parameters()? == kept.parameters()?, "checkpoints changed the parameters");
         let checkpoint = soak.last_out().join(format!("checkpoints/step-{DIGITS_RESUME_STEP:0>8}"));

@@ -44,7 +44,10 @@ fn show(checkpoint: &Checkpoint, tensors: bool) {
     }
     print("\nparts");
     for (part, (count, elements, bytes)) in parts(&checkpoint.state) {
-        print(format_args!("{part:<20} {count:>5} tensors  {elements:>12} elements  {:>10}", size(bytes)));
+        print(format_args!(
+            "{part:<20} {count:>5} tensors  {elements:>12} elements  {:>10}",
+            size(bytes)
+        ));
     }
     print("\nconfiguration");
     for (key, value) in &manifest.configuration {

@@ -58,9 +58,8 @@ fn description(given: Option<&Path>, path: &Path) -> Result<String, CliError> {
     let beside = || canonical.ancestors().take(3).map(|folder| folder.join(DESCRIPTION));
     let found = given.map(Path::to_path_buf).or_else(|| beside().find(|file| file.is_file()));
     let Some(file) = found else {
-        let problem = format!(
-            "there is no {DESCRIPTION} in the run that it lies in; name one with --model"
-        );
+        let problem =
+            format!("there is no {DESCRIPTION} in the run that it lies in; name one with --model");
         return Err(CliError::ModelFile { path: path.to_path_buf(), problem });
     };
     ModelDescription::load(&file)?.to_toml()

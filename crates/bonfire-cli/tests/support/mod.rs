@@ -126,6 +126,21 @@ impl Train {
             .env("MASTER_PORT", &port.to_string())
     }
 
+    /// Has a shell do something first; `"$0" "$@"` is the program with its arguments.
+    pub fn through_shell(mut self, script: &str) -> Self {
+        let mut shell = Command::new("bash");
+        shell.arg("-c").arg(script).arg(self.command.get_program()).args(self.command.get_args());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.current_dir(repository()).stdin(Stdio::null());
+        self.command = shell;
+        self
+    }
+
     pub fn within(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
@@ -212,6 +227,12 @@ impl Running {
         let found = self.processes_with(&variable);
         assert_eq!(found.len(), 1, "processes of rank {rank}");
         kill(pid(found[0]), signal).unwrap();
+    }
+
+    /// Sends a signal to the process of a rank, and tells whether there was one.
+    pub fn try_signal_rank(&self, rank: usize, signal: Signal) -> bool {
+        let found = self.processes_with(&format!("RANK={rank}"));
+        found.first().is_some_and(|id| kill(pid(*id), signal).is_ok())
     }
 
     /// Every process that it started and that still runs, itself included.

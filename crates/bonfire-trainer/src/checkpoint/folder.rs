@@ -32,8 +32,7 @@ pub fn list(path: &Path) -> Result<Vec<Entry>, CheckpointError> {
     let folders = match path.join(Manifest::FILE).is_file() {
         true => vec![path.to_path_buf()],
         false => {
-            let inner = folder_of(path);
-            let mut found: Vec<PathBuf> = named(&inner).collect();
+            let mut found = complete(&folder_of(path));
             found.sort();
             found
         }
@@ -58,7 +57,11 @@ pub fn list(path: &Path) -> Result<Vec<Entry>, CheckpointError> {
 ///
 /// # Errors
 /// [`CheckpointError::NotFound`]; [`CheckpointError::Io`].
-pub fn prune(path: &Path, keep_last: usize, dry_run: bool) -> Result<Vec<PathBuf>, CheckpointError> {
+pub fn prune(
+    path: &Path,
+    keep_last: usize,
+    dry_run: bool,
+) -> Result<Vec<PathBuf>, CheckpointError> {
     let folder = folder_of(path);
     let newest = newest_first(&folder);
     if newest.is_empty() {
@@ -67,9 +70,8 @@ pub fn prune(path: &Path, keep_last: usize, dry_run: bool) -> Result<Vec<PathBuf
     let best = pointed(&folder, BEST);
     let mut stays: Vec<PathBuf> = newest.into_iter().take(keep_last.max(1)).collect();
     stays.extend(best);
-    let mut gone: Vec<PathBuf> = entries(&folder)
-        .filter(|path| is_of_a_checkpoint(path) && !stays.contains(path))
-        .collect();
+    let mut gone: Vec<PathBuf> =
+        entries(&folder).filter(|path| is_of_a_checkpoint(path) && !stays.contains(path)).collect();
     gone.sort();
     if !dry_run {
         gone.iter().try_for_each(|path| remove_folder(path))?;
@@ -85,14 +87,6 @@ fn folder_of(path: &Path) -> PathBuf {
 
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
-}
-
-/// Folders that bear the name of a checkpoint, complete or not.
-fn named(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let is_step = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
-    };
-    entries(folder).filter(move |path| is_step(path) && path.is_dir())
 }
 
 /// Whether a path is a checkpoint, or the folder aside in which one was being written.
@@ -115,7 +109,7 @@ fn pointed(folder: &Path, pointer: &str) -> Option<PathBuf> {
     Some(folder.join(name.trim()))
 }
 
-/// Checkpoints of a folder: the one that `latest` names, then the others from new to old. After a
+/// Checkpoints of a folder, sound or damaged: the one that `latest` names, then the others from new to old. After a
 /// resume from an older one, what is newer by its step is older by its time.
 pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     let mut found = complete(folder);
@@ -134,19 +128,24 @@ pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Complete checkpoints of a folder, oldest first.
+/// Folders of checkpoints that were written to the end; what is in them may be
+/// damaged all the same.
 pub(super) fn complete(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> =
-        named(folder).filter(|path| Manifest::read(path).is_ok()).collect();
-    found.sort();
-    found
+    let is_step = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
+    };
+    let has_manifest = |path: &PathBuf| path.join(Manifest::FILE).is_file();
+    entries(folder).filter(|path| is_step(path) && has_manifest(path)).collect()
 }
 
 /// Removes all but the newest `keep_last` and the best, never the one just saved.
-pub(super) fn remove_old(folder: &Path, saved: &Path, keep_last: usize) -> Result<(), CheckpointError> {
+pub(super) fn remove_old(
+    folder: &Path,
+    saved: &Path,
+    keep_last: usize,
+) -> Result<(), CheckpointError> {
     let best = pointed(folder, BEST);
     let stays = |path: &PathBuf| path == saved || best.as_ref() == Some(path);
     let old = newest_first(folder).into_iter().filter(|path| !stays(path));
     old.skip(keep_last.max(1) - 1).try_for_each(|path| remove_folder(&path))
 }
-

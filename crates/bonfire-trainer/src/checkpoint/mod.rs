@@ -181,11 +181,14 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
 /// That of the newest, if all are damaged.
 pub fn load_newest(folder: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
     let mut failure = None;
-    for candidate in newest_first(folder) {
+    let mut candidates = newest_first(folder).into_iter().peekable();
+    while let Some(candidate) = candidates.next() {
         match load_exactly(&candidate) {
             Ok(checkpoint) => return Ok(Some(checkpoint)),
             Err(error) => {
-                tracing::warn!("{error}; trying the checkpoint before it");
+                if candidates.peek().is_some() {
+                    tracing::warn!("{error}; trying the checkpoint before it");
+                }
                 failure.get_or_insert(error);
             }
         }

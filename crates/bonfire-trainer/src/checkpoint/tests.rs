@@ -26,6 +26,12 @@ fn checkpoint(step: u64) -> Checkpoint {
     Checkpoint { manifest, state }
 }
 
+fn by_step(folder: &Path) -> Vec<PathBuf> {
+    let mut found = complete(folder);
+    found.sort();
+    found
+}
+
 #[test]
 fn what_is_saved_is_loaded_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +50,7 @@ fn only_the_newest_are_kept_and_latest_points_at_the_last() {
     for step in [1, 2, 10, 11, 12] {
         save(folder.path(), checkpoint(step), Keep::last(2)).unwrap();
     }
-    let names: Vec<_> = complete(folder.path())
+    let names: Vec<_> = by_step(folder.path())
         .iter()
         .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
         .collect();
@@ -100,7 +106,7 @@ fn checkpoints_of_an_earlier_run_go_before_the_one_just_saved() {
         assert_eq!(load(folder.path()).unwrap().manifest.step, step);
     }
     let steps: Vec<_> =
-        complete(folder.path()).iter().map(|path| Manifest::read(path).unwrap().step).collect();
+        by_step(folder.path()).iter().map(|path| Manifest::read(path).unwrap().step).collect();
     assert_eq!(steps, [10, 20]);
 }
 
@@ -126,12 +132,62 @@ fn a_flipped_byte_anywhere_is_found() {
     let place = save(folder.path(), checkpoint(3), Keep::last(3)).unwrap();
     for name in [MODEL, TENSORS, SCALARS, Manifest::FILE] {
         let sound = std::fs::read(place.join(name)).unwrap();
-        for position in 0..sound.len() {
+        for (position, bit) in (0..sound.len()).flat_map(|position| [(position, 1), (position, 16)])
+        {
             let mut bytes = sound.clone();
-            bytes[position] ^= 0x10;
+            bytes[position] ^= bit;
             std::fs::write(place.join(name), &bytes).unwrap();
             assert!(load(&place).is_err(), "{name}: byte {position}");
         }
         std::fs::write(place.join(name), &sound).unwrap();
     }
+}
+
+#[test]
+fn a_damaged_checkpoint_gives_way_to_the_one_before_it_whichever_file_it_is() {
+    for name in [MODEL, TENSORS, SCALARS, Manifest::FILE] {
+        let folder = tempfile::tempdir().unwrap();
+        save(folder.path(), checkpoint(1), Keep::last(3)).unwrap();
+        let newest = save(folder.path(), checkpoint(2), Keep::last(3)).unwrap();
+        let mut bytes = std::fs::read(newest.join(name)).unwrap();
+        bytes.truncate(bytes.len() / 2);
+        std::fs::write(newest.join(name), bytes).unwrap();
+        assert_eq!(load(folder.path()).unwrap().manifest.step, 1, "{name}");
+        assert_eq!(list(folder.path()).unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn old_checkpoints_and_the_remains_of_saves_are_pruned_but_the_best_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in 1..=4 {
+        save(folder.path(), checkpoint(step), Keep { last: 9, best: step == 2 }).unwrap();
+    }
+    std::fs::create_dir(folder.path().join(".step-00000005.partial")).unwrap();
+    let would = prune(folder.path(), 1, true).unwrap();
+    assert_eq!(list(folder.path()).unwrap().len(), 4, "a dry run removes nothing");
+    let gone = prune(folder.path(), 1, false).unwrap();
+    assert_eq!(gone, would);
+    let names = gone.iter().map(|path| path.file_name().unwrap().to_string_lossy());
+    let names: Vec<_> = names.collect();
+    assert_eq!(names, [".step-00000005.partial", "step-00000001", "step-00000003"]);
+    let left = list(folder.path()).unwrap();
+    let left: Vec<_> = left.iter().map(|entry| (entry.best, entry.latest)).collect();
+    assert_eq!(left, [(true, false), (false, true)]);
+}
+
+#[test]
+fn a_mean_of_models_is_that_of_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> =
+        [1, 2, 6].map(|step| save(folder.path(), checkpoint(step), Keep::last(9)).unwrap()).into();
+    let mean = mean_of_models(&paths).unwrap();
+    let weight = mean["layers.0.weight"].data.as_slice::<f32>().unwrap();
+    assert_eq!(weight, [1.0, -2.5, 3.0]);
+    let mut other = checkpoint(7);
+    let renamed = other.state.tensors.remove("model.layers.0.weight").unwrap();
+    other.state.tensors.insert("model.layers.1.weight".to_string(), renamed);
+    let other = save(folder.path(), other, Keep::last(9)).unwrap();
+    let error = mean_of_models(&[paths[0].clone(), other]).unwrap_err().to_string();
+    assert!(error.contains("step-00000007") && error.contains("other tensors"), "{error}");
 }

@@ -15,9 +15,9 @@ pub(crate) struct Job {
 /// Writes checkpoints on a thread of its own, one after the other.
 ///
 /// INVARIANT: there is at most one that is being written and one that waits, so the memory that they
-/// take is bounded. A newer one takes the place of one that waits, unless that is to be kept as the
-/// best. Nobody waits for the disk but [`wait`](Self::wait), and [`start`](Self::start) behind a best
-/// one.
+/// take is bounded. A newer one takes the place of one that waits, with a warning, unless that is to
+/// be kept as the best. Nobody waits for the disk but [`wait`](Self::wait), and
+/// [`start`](Self::start) behind a best one.
 #[derive(Default)]
 pub(crate) struct Writer {
     desk: Arc<Desk>,
@@ -88,8 +88,15 @@ impl Writer {
             }
         }
         let free = |papers: &Papers| papers.waiting.as_ref().is_none_or(|job| !job.keep.best);
-        self.desk.until(free).waiting = Some(job);
+        let left_out = self.desk.until(free).waiting.replace(job);
         self.desk.changed.notify_all();
+        if let Some(left_out) = left_out {
+            tracing::warn!(
+                "the checkpoint of step {} is left out: the disk is slower than checkpoints come; make \
+                 fewer, or set checkpoint.asynchronous = false to wait for each",
+                left_out.checkpoint.manifest.step
+            );
+        }
     }
 
     fn write_here(&self, job: Job) {

@@ -18,6 +18,8 @@ pub struct CheckpointPlan {
     pub keep_last: usize,
     /// What the best one is measured by, if it is kept whatever its age.
     pub keep_best: Option<Monitor>,
+    /// Whether training goes on while one is written; else it waits.
+    pub asynchronous: bool,
     /// What follows when one cannot be written.
     pub on_error: OnError,
 }
@@ -39,6 +41,7 @@ impl Default for CheckpointPlan {
             every: None,
             keep_last: 3,
             keep_best: None,
+            asynchronous: true,
             on_error: OnError::Continue,
         }
     }
@@ -76,6 +79,7 @@ impl CheckpointPlan {
             keep_best: Some(monitor.is_some()),
             monitor: monitor.map(|monitor| monitor.metric.clone()),
             mode: monitor.map(|monitor| monitor.mode),
+            asynchronous: Some(self.asynchronous),
             on_error: Some(self.on_error),
         }
     }
@@ -99,6 +103,7 @@ pub(super) fn resolve(section: &CheckpointSection, resolver: &mut Resolver<'_>) 
         every,
         keep_last,
         keep_best: keep_best(section, resolver),
+        asynchronous: section.asynchronous.unwrap_or(true),
         on_error: section.on_error.unwrap_or(OnError::Continue),
     }
 }

@@ -253,7 +253,11 @@ impl Resolver<'_> {
         self.check(key, value, value.is_finite() && value > 0.0, "must be above 0")
     }
 
-    pub(super) fn one_or_more<T: Display + PartialOrd + From<u8>>(&mut self, key: &str, value: T) -> T {
+    pub(super) fn one_or_more<T: Display + PartialOrd + From<u8>>(
+        &mut self,
+        key: &str,
+        value: T,
+    ) -> T {
         let ok = value >= T::from(1);
         self.check(key, value, ok, "must be 1 or more")
     }

@@ -506,6 +506,10 @@ pub struct CheckpointSection {
     /// figure whose name ends with `loss`, else `max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<PlateauMode>,
+    /// Whether training goes on while a checkpoint is written; default true. Where the disk is slower
+    /// than checkpoints come, some are then left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asynchronous: Option<bool>,
     /// What a failure to write one does: `continue` (the default) goes on, with an error in the log;
     /// `stop` ends the run. The checkpoint at the end has to be written in either case.
     #[serde(skip_serializing_if = "Option::is_none")]
