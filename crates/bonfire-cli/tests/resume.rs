@@ -7,6 +7,7 @@ mod support;
 use bonfire_trainer::checkpoint;
 use nix::sys::signal::Signal;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use support::{Train, digits};
 
@@ -154,13 +155,18 @@ fn three_interrupted_ranks_continue() {
 }
 
 #[test]
-fn a_sigterm_saves_too() {
-    let mut running = long(2).start();
-    running.until_training();
-    running.signal(Signal::SIGTERM);
-    let stopped = running.wait();
-    assert_eq!(stopped.status.code(), Some(143), "{}", stopped.log());
-    assert_eq!(stopped.summary()["stopped"].as_bool(), Some(true));
+fn a_sigterm_and_a_sigusr1_save_too() {
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGUSR1, 138)] {
+        let mut running = long(2).start();
+        running.until_training();
+        running.signal(signal);
+        let stopped = running.wait();
+        assert_eq!(stopped.status.code(), Some(code), "{}", stopped.log());
+        let summary = stopped.summary();
+        assert_eq!(summary["stopped"].as_bool(), Some(true));
+        let saved = checkpoint::load(&stopped.run_folder()).unwrap().manifest.step;
+        assert_eq!(Some(saved), summary["steps"].as_u64());
+    }
 }
 
 #[test]
@@ -217,7 +223,25 @@ const DOUBLE: &[&str] = &[
     "checkpoint.every_n_steps=20",
     "checkpoint.keep_last=99",
     "checkpoint.asynchronous=false",
+    "log.samples=true",
 ];
+
+/// The samples that a run of so many ranks has had in some steps: epoch and index of each.
+fn samples_of(run: &Path, ranks: usize, steps: RangeInclusive<u64>) -> Vec<(u64, usize)> {
+    let mut samples = Vec::new();
+    for rank in 0..ranks {
+        let text = fs::read_to_string(run.join(format!("samples-rank{rank}.csv"))).unwrap();
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split(',').collect();
+            if steps.contains(&fields[1].parse().unwrap()) {
+                let epoch = fields[0].parse().unwrap();
+                let indices = fields[2].split_whitespace();
+                samples.extend(indices.map(|index| (epoch, index.parse().unwrap())));
+            }
+        }
+    }
+    samples
+}
 
 #[test]
 fn other_numbers_of_ranks_go_on_with_the_same_samples() {
@@ -227,14 +251,19 @@ fn other_numbers_of_ranks_go_on_with_the_same_samples() {
         // 2 ranks, then 1, 3 and 2 again, each for a while; all in mid-epoch but for the last.
         let mut from = checkpoint_of(&whole.run_folder(), 20);
         let mut kept = Vec::new();
-        for (ranks, next) in [(1, 40), (3, 80), (2, 90)] {
+        let mut samples = samples_of(&whole.run_folder(), 2, 1..=20);
+        for (ranks, first, next) in [(1, 21, 40), (3, 41, 80), (2, 81, 90)] {
             let part = train(ranks).resume(&from).succeed();
             assert_eq!(part.summary()["steps"], whole.summary()["steps"], "{ranks} ranks");
             from = checkpoint_of(&part.run_folder(), next);
             let (loss, expected) = (loss_of(&part), loss_of(&whole));
             assert!((loss - expected).abs() < 1e-9, "{ranks} ranks: {loss} {expected}");
+            samples.extend(samples_of(&part.run_folder(), ranks, first..=next));
             kept.push(part);
         }
+        samples.sort_unstable();
+        let all = (0..3).flat_map(|epoch| (0..1438).map(move |index| (epoch, index)));
+        assert!(samples.into_iter().eq(all), "each epoch has each sample once");
     }
 }
 

@@ -39,7 +39,7 @@ pub struct StepEnd {
     /// Norm of the unscaled gradients before clipping, where they are clipped or the loss is scaled,
     /// unless the step was skipped.
     pub grad_norm: Option<f64>,
-    /// Indices in the data set of the samples that this rank had in this step.
+    /// Indices in the data set of the samples that this rank had in this step, padding left out.
     pub indices: Vec<usize>,
     /// Whether an overflow kept the step from the parameters.
     pub skipped: bool,

@@ -23,7 +23,9 @@ impl<M: Learnable> Run<'_, M> {
             let Some(batch) = self.times.time(Part::Data, || batches.next()) else { break };
             let batch = batch?;
             samples += batch.global_samples as u64;
-            indices.extend_from_slice(&batch.indices);
+            let real =
+                batch.indices.iter().zip(&batch.padding_mask).filter(|(_, padding)| !**padding);
+            indices.extend(real.map(|(index, _)| *index));
             self.position.cursor = batch.cursor_after;
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
