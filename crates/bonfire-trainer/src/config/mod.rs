@@ -47,7 +47,7 @@ mod transforms;
 mod write_transforms;
 
 pub use average::AveragePlan;
-pub use checkpoint::{CheckpointPlan, Monitor};
+pub use checkpoint::{CheckpointPlan, CheckpointSection, Monitor, OnError};
 pub use data::{CifarLabel, CorruptPolicy, DataSource};
 pub use distributed::{
     AlgorithmKind, CompressionKind, DistributedPlan, DistributedSection, EngineKind,
@@ -65,10 +65,10 @@ pub use schedule::{
     SchedulePlan, SwaRate, Warmup, WarmupLength,
 };
 pub use sections::{
-    AnnealStrategy, AverageKind, AverageSection, CheckpointSection, ClipSection, DataKind,
-    DataSection, GroupKind, GroupSection, LogSection, ModelSection, Normalize, OnError,
-    OptimizerKind, OptimizerSection, PlateauMode, PrecisionMode, PrecisionSection, ProfileSection,
-    ScheduleKind, ScheduleSection, StepUnit, ThresholdMode, TrainSection,
+    AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, GroupKind,
+    GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
+    PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection,
+    StepUnit, ThresholdMode, TrainSection,
 };
 pub use transform_sections::{
     ColorJitterSection, ErasingValueKind, InterpolationKind, PadSection, PaddingModeKind,

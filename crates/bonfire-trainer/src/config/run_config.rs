@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 use toml::de::DeTable;
 
+use super::checkpoint::CheckpointSection;
 use super::distributed::DistributedSection;
 use super::early_stopping::EarlyStoppingSection;
 use super::error::{ConfigError, Problem};
 use super::overrides;
 use super::plan::Plan;
 use super::sections::{
-    AverageSection, CheckpointSection, ClipSection, DataSection, LogSection, ModelSection,
-    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    AverageSection, ClipSection, DataSection, LogSection, ModelSection, OptimizerSection,
+    PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
 };
 use super::source::{Source, line_at};
 use super::strict::Reader;

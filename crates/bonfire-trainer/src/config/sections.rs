@@ -11,16 +11,6 @@ use super::schedule::ScalingRule;
 use super::transform_sections::{TransformsSection, ValidTransformsSection};
 
 choice! {
-    /// What follows when a checkpoint cannot be written.
-    OnError {
-        /// The run goes on.
-        Continue = "continue",
-        /// The run ends.
-        Stop = "stop",
-    }
-}
-
-choice! {
     /// `average.kind`.
     AverageKind {
         /// Exponential moving average.
@@ -481,42 +471,6 @@ pub struct AverageSection {
     /// How it is reached (`lr`): `cos` (the default) or `linear`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anneal_strategy: Option<AnnealStrategy>,
-}
-
-/// `[checkpoint]`: when to save and how much to keep. The end of a run and an interrupt always
-/// save.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CheckpointSection {
-    /// Optimizer steps between two checkpoints; default: none by steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub every_n_steps: Option<u64>,
-    /// Epochs between two checkpoints; default 1; 0 saves none by epochs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub every_n_epochs: Option<u64>,
-    /// Minutes between two checkpoints, by rank 0's clock; default: none by time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub every_n_minutes: Option<f64>,
-    /// Whether the checkpoint with the best validation is kept, whatever its age; default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_best: Option<bool>,
-    /// Validation figure that the best is measured by (`keep_best`); default `loss`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub monitor: Option<String>,
-    /// Whether a small or a large figure is good (`keep_best`): `min` or `max`; default `min` for a
-    /// figure whose name ends with `loss`, else `max`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<PlateauMode>,
-    /// Whether training goes on while a checkpoint is written; default true. Where the disk is slower
-    /// than checkpoints come, some are then left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub asynchronous: Option<bool>,
-    /// What a failure to write one does: `continue` (the default) goes on, with an error in the log;
-    /// `stop` ends the run. The checkpoint at the end has to be written in either case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_error: Option<OnError>,
-    /// Newest checkpoints that are kept; default 3.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_last: Option<usize>,
 }
 
 /// `[log]`: what is printed.

@@ -7,13 +7,13 @@ use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
+use super::checkpoint::CheckpointSection;
 use super::distributed::{DistributedSection, LocalSgdSection};
 use super::early_stopping::EarlyStoppingSection;
 use super::error::Problem;
 use super::sections::{
-    AverageSection, CheckpointSection, ClipSection, DataSection, GroupSection, LogSection,
-    ModelSection, Normalize, OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection,
-    TrainSection,
+    AverageSection, ClipSection, DataSection, GroupSection, LogSection, ModelSection, Normalize,
+    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
 };
 use super::source::{Source, join};
 use super::suggest::nearest;
