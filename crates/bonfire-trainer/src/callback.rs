@@ -22,6 +22,20 @@ pub struct FitStart {
     pub num_parameters: usize,
 }
 
+/// A micro-batch of this rank is about to be run.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct BatchStart<'a> {
+    /// Pass over the training data, from 0.
+    pub epoch: u64,
+    /// Optimizer step that it belongs to, from 0.
+    pub step: u64,
+    /// Micro-batch of the step, from 0.
+    pub micro_batch: usize,
+    /// Indices of its samples in the data set, padding left out; empty where this rank has none.
+    pub indices: &'a [usize],
+}
+
 /// An optimizer step was taken, or skipped.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -39,8 +53,6 @@ pub struct StepEnd {
     /// Norm of the unscaled gradients before clipping, where they are clipped or the loss is scaled,
     /// unless the step was skipped.
     pub grad_norm: Option<f64>,
-    /// Indices in the data set of the samples that this rank had in this step, padding left out.
-    pub indices: Vec<usize>,
     /// Whether an overflow kept the step from the parameters.
     pub skipped: bool,
     /// Whether the epoch has no step after this one.
@@ -123,6 +135,14 @@ pub trait Callback: Send {
     /// # Errors
     /// Ends the run.
     fn on_step_start(&mut self, _epoch: u64, _step: u64) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Before a micro-batch is run.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_batch_start(&mut self, _start: &BatchStart<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 

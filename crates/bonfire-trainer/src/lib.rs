@@ -44,7 +44,7 @@ pub mod weights;
 
 pub use average::WeightAverage;
 pub use batch_source::BatchSource;
-pub use callback::{Callback, EpochEnd, FitStart, Report, StepEnd, Variant};
+pub use callback::{BatchStart, Callback, EpochEnd, FitStart, Report, StepEnd, Variant};
 pub use context::{Context, init, init_with};
 pub use early_stopping::EarlyStopping;
 pub use error::TrainError;

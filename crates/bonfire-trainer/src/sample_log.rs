@@ -1,14 +1,14 @@
 use crate::metrics_file::keep_lines;
-use crate::{Callback, FitStart, StepEnd, TrainError};
+use crate::{BatchStart, Callback, FitStart, TrainError};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Writes down which samples a rank has had in each step: `epoch,step,indices`, the step counted from
-/// 1, the indices in the data set separated by spaces.
+/// Writes down which samples a rank has had in each step: `epoch,step,indices`, a line a micro-batch, the
+/// step counted from 1, the indices in the data set separated by spaces.
 ///
-/// A line is with the system when its step ends, so that what a killed run has seen is known. A
-/// resumed run removes the lines of steps that it takes again.
+/// A line is with the system before its samples have any effect, so that of a run that was killed it is
+/// known what its checkpoints have seen. A resumed run removes the lines of steps that it takes again.
 pub struct SampleLog {
     path: PathBuf,
     file: File,
@@ -32,9 +32,9 @@ impl Callback for SampleLog {
         keep_lines(&self.path, |line| step(line).is_some_and(|step| step <= fit.first_step))
     }
 
-    fn on_step_end(&mut self, end: &StepEnd) -> Result<(), TrainError> {
-        let indices: Vec<String> = end.indices.iter().map(usize::to_string).collect();
-        let line = format!("{},{},{}\n", end.epoch, end.step, indices.join(" "));
+    fn on_batch_start(&mut self, start: &BatchStart<'_>) -> Result<(), TrainError> {
+        let indices: Vec<String> = start.indices.iter().map(usize::to_string).collect();
+        let line = format!("{},{},{}\n", start.epoch, start.step + 1, indices.join(" "));
         self.file.write_all(line.as_bytes()).map_err(TrainError::io("writing", &self.path))
     }
 }

@@ -3,7 +3,7 @@
 use crate::learnable::Learnable;
 use crate::run::Run;
 use crate::timing::Part;
-use crate::{StepEnd, StepOutput, TrainError};
+use crate::{BatchStart, StepEnd, StepOutput, TrainError};
 use bonfire_data::{Batches, LoadedBatch};
 use bonfire_parallel::{StepOptions, StepReport};
 use std::time::{Instant, SystemTime};
@@ -17,15 +17,13 @@ impl<M: Learnable> Run<'_, M> {
         let learning_rate = self.schedule.lr(self.position.scheduled);
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
-        let (mut samples, mut indices) = (0, Vec::new());
+        let mut samples = 0;
         let micro_batches = self.config.accumulate_grad_batches.min(batches.remaining());
         for index in 0..micro_batches {
             let Some(batch) = self.times.time(Part::Data, || batches.next()) else { break };
             let batch = batch?;
             samples += batch.global_samples as u64;
-            let real =
-                batch.indices.iter().zip(&batch.padding_mask).filter(|(_, padding)| !**padding);
-            indices.extend(real.map(|(index, _)| *index));
+            self.show_batch(&batch, index)?;
             self.position.cursor = batch.cursor_after;
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
@@ -51,7 +49,6 @@ impl<M: Learnable> Run<'_, M> {
             learning_rate,
             samples,
             samples_per_second: self.samples_per_second(),
-            indices,
             grad_norm: done.grad_norm,
             skipped: done.skipped,
             last_of_epoch: batches.remaining() == 0,
@@ -60,6 +57,22 @@ impl<M: Learnable> Run<'_, M> {
         self.show_values()?;
         self.settled = Some(self.position);
         Ok(())
+    }
+
+    /// Shows the callbacks a micro-batch before it is run.
+    fn show_batch(
+        &mut self,
+        batch: &LoadedBatch<M::Batch>,
+        micro_batch: usize,
+    ) -> Result<(), TrainError> {
+        if self.callbacks.is_empty() {
+            return Ok(());
+        }
+        let real = batch.indices.iter().zip(&batch.padding_mask).filter(|(_, padding)| !**padding);
+        let indices: Vec<usize> = real.map(|(index, _)| *index).collect();
+        let (epoch, step) = (self.position.epoch, self.position.step);
+        let start = BatchStart { epoch, step, micro_batch, indices: &indices };
+        self.notify(|callback| callback.on_batch_start(&start))
     }
 
     /// Shows the callbacks the parameters, if they are those of all ranks.
