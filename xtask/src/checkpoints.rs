@@ -79,7 +79,7 @@ fn report(rounds: &[(Value, f64)]) -> Result<String> {
          | a step, ms | {:.1} | | |\n\
          | what a checkpoint adds between two steps, ms | {added:.1} | <= the copy | {} |\n\
          | the longest of a round, ms | {:.1} | | |\n\
-         | a copy of as many bytes into new memory, ms | {copy:.1} | | |\n\
+         | a copy of the same tensors, ms | {copy:.1} | | |\n\
          | writing it, checksums and fsync with it, ms | {:.1} | | |\n\
          | a resumed run, from its start to the end of its first step, s | {seconds:.3} | <= {SECONDS_TO_FIRST_STEP} | {} |\n",
         of("bytes")? / 1e6,
