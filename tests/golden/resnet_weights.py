@@ -1,24 +1,27 @@
 """Writes weights files by torchvision's names, and the logits that tests/resnet_weights.rs expects.
 
-Run it as `OMP_NUM_THREADS=2 python resnet_weights.py` with PyTorch and NumPy installed. It writes,
-beside itself:
+Run it as `OMP_NUM_THREADS=2 python resnet_weights.py` with PyTorch, torchvision and NumPy installed. It
+writes, beside itself:
 
 - resnet18_narrow.pt: a training checkpoint of a ResNet-18 of width 4 under DistributedDataParallel, as
   torch.save writes it, with an optimizer's state beside the weights;
 - resnet50_narrow.safetensors: the plain weights of a ResNet-50 of width 2;
-- resnet_weights.safetensors: the logits of both in evaluation mode, and those of a ResNet-18 and a
-  ResNet-50 of full width.
+- resnet_weights.safetensors: the logits of both in evaluation mode, and those of torchvision's resnet18
+  and resnet50.
 
 Every number, images included, follows by one formula from the name of its tensor and its index
 (`drawn`), which the tests have too, so that full networks need no file. Logits are computed in f64. In
-f32 PyTorch must come within CONDITIONING of them. The networks are those of resnet.py, which have the
-parameters and names of torchvision's.
+f32 PyTorch must come within CONDITIONING of them.
+
+torchvision makes no networks of less width, so the narrow ones are those of resnet.py; of full width, these
+must have torchvision's tensors and give its logits.
 """
 
 import math
 
 import numpy
 import torch
+import torchvision
 from torch import nn
 
 from generate import HERE, write
@@ -41,18 +44,36 @@ def main():
     logits, images = {}, torch.from_numpy(drawn("images", IMAGES, -1, 1))
     for name, case, classes in NETWORKS:
         model = ResNet(case, classes).eval()
+        if case.width == 64:
+            model = torchvision_model(name, model)
         fill(model, case)
-        with torch.no_grad():
-            single, double = model(images.float()), model.double()(images.double())
-        error = (single.double() - double).abs().max() / double.abs().max()
-        assert error < CONDITIONING, f"{name} has an error of {error:.1e} in f32"
-        logits[name] = double.float()
-        model.float()
+        logits[name] = scores(model, images, name)
         if name == "resnet18_narrow":
             save_checkpoint(HERE / f"{name}.pt", model)
         elif name == "resnet50_narrow":
             write(HERE / f"{name}.safetensors", model.state_dict(), {"torch": torch.__version__})
-    write(HERE / "resnet_weights.safetensors", logits, {"torch": torch.__version__})
+    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__}
+    write(HERE / "resnet_weights.safetensors", logits, versions)
+
+
+def torchvision_model(name, ours):
+    """torchvision's network, of which `ours` has all names and shapes."""
+    model = getattr(torchvision.models, name)(weights=None).eval()
+    shapes = [
+        {key: value.shape for key, value in network.state_dict().items() if value.is_floating_point()}
+        for network in (model, ours)
+    ]
+    assert shapes[0] == shapes[1], name
+    return model
+
+
+def scores(model, images, name):
+    with torch.no_grad():
+        single, double = model(images.float()), model.double()(images.double())
+    model.float()
+    error = (single.double() - double).abs().max() / double.abs().max()
+    assert error < CONDITIONING, f"{name} has an error of {error:.1e} in f32"
+    return double.float()
 
 
 def save_checkpoint(path, model):
