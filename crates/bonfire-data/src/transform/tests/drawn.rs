@@ -206,18 +206,75 @@ fn erased_parts_may_be_noise() {
     assert_mean(&noise, 0.5, 0.1);
 }
 
-#[test]
-fn batches_mix_as_their_distribution_says() {
-    let draws = |mix: BatchMix| -> Vec<Mix> {
-        let context = |position| BatchContext { seed: 5, epoch: 2, position };
-        (0..SAMPLES as u64).map(|k| mix.draw(&context(64 * k), [20, 30]).unwrap()).collect()
-    };
-    let mixup = draws(BatchMix { mixup_alpha: Some(0.2), cutmix_alpha: None });
-    let lambdas: Vec<f64> = mixup.iter().map(Mix::lambda).collect();
-    assert_mean(&lambdas, 0.5, (0.25 / 1.4_f64).sqrt());
-    assert!(mixup.iter().all(|mix| matches!(mix, Mix::MixUp { .. })));
+fn mixes(mixup_alpha: Option<f64>, cutmix_alpha: Option<f64>, size: [usize; 2]) -> Vec<Mix> {
+    let mix = BatchMix { mixup_alpha, cutmix_alpha };
+    let context = |position| BatchContext { seed: 5, epoch: 2, position };
+    (0..SAMPLES as u64).map(|k| mix.draw(&context(64 * k), size).unwrap()).collect()
+}
 
-    let both = draws(BatchMix { mixup_alpha: Some(0.2), cutmix_alpha: Some(1.0) });
+/// Mean and variance of Beta(alpha, alpha): 1/2 and 1 / (4 (2 alpha + 1)); its excess kurtosis, which says how far
+/// off a variance may be found, is -6 / (2 alpha + 3).
+#[test]
+fn mixup_draws_its_shares_from_a_beta_distribution() {
+    for alpha in [0.2, 1.0, 4.0] {
+        let drawn = mixes(Some(alpha), None, [20, 30]);
+        assert!(drawn.iter().all(|mix| matches!(mix, Mix::MixUp { .. })));
+        let lambdas: Vec<f64> = drawn.iter().map(Mix::lambda).collect();
+        let variance = 0.25 / (2.0 * alpha + 1.0);
+        assert_mean(&lambdas, 0.5, variance.sqrt());
+        let squares: Vec<f64> = lambdas.iter().map(|lambda| (lambda - 0.5).powi(2)).collect();
+        let deviation = variance * (2.0 - 6.0 / (2.0 * alpha + 3.0)).sqrt();
+        assert_mean(&squares, variance, deviation);
+    }
+}
+
+/// Rows and columns that CutMix takes out of an image of 1,000 x 1,000.
+fn cuts(alpha: f64) -> Vec<[std::ops::Range<usize>; 2]> {
+    let ranges = |mix| match mix {
+        Mix::CutMix { rows, columns, .. } => Some([rows, columns]),
+        Mix::MixUp { .. } => None,
+    };
+    mixes(None, Some(alpha), [1000, 1000]).into_iter().filter_map(ranges).collect()
+}
+
+/// With `u = 1 - lambda` uniform, a part's edge is `r = sqrt(u)` of the image's before what juts out is cut off, and
+/// `r - r^2 / 4` of it after that, on average over the middle: an area of `E[(r - r^2 / 4)^2] = 1/2 - 1/5 + 1/48`. Its
+/// second moment, in the same way, is `E[(r^2 - 5 r^3 / 12)^2] = 1/3 - 5/21 + 25/576`.
+#[test]
+fn cut_parts_have_their_area() {
+    let area =
+        |[rows, columns]: [std::ops::Range<usize>; 2]| (rows.len() * columns.len()) as f64 / 1e6;
+    let areas: Vec<f64> = cuts(1.0).into_iter().map(area).collect();
+    assert_eq!(areas.len(), SAMPLES);
+    let mean = 1.0 / 2.0 - 1.0 / 5.0 + 1.0 / 48.0;
+    let second = 1.0 / 3.0 - 5.0 / 21.0 + 25.0 / 576.0_f64;
+    assert_mean(&areas, mean, (second - mean * mean).sqrt());
+}
+
+#[test]
+fn cut_parts_lie_around_any_point() {
+    // So large a parameter leaves half of the area, whose edge is 707 of 1,000: no part is cut off at both ends,
+    // and the whole end tells the middle.
+    let middle = |range: &std::ops::Range<usize>| {
+        let pixel = if range.start > 0 { range.start + 353 } else { range.end - 353 };
+        pixel as f64 / 1000.0 - 0.5
+    };
+    let middles: Vec<[f64; 2]> =
+        cuts(1e9).iter().map(|[rows, columns]| [middle(rows), middle(columns)]).collect();
+    for edge in 0..2 {
+        let of_edge: Vec<f64> = middles.iter().map(|middle| middle[edge]).collect();
+        assert_mean(&of_edge, 0.0, 1.0 / 12_f64.sqrt());
+        let squares: Vec<f64> = of_edge.iter().map(|middle| middle * middle).collect();
+        assert_mean(&squares, 1.0 / 12.0, 1.0 / 180_f64.sqrt());
+    }
+    // Rows and columns do not depend on each other.
+    let products: Vec<f64> = middles.iter().map(|[row, column]| row * column).collect();
+    assert_mean(&products, 0.0, 1.0 / 12.0);
+}
+
+#[test]
+fn batches_get_one_of_two_mixes() {
+    let both = mixes(Some(0.2), Some(1.0), [20, 30]);
     let cut: Vec<&Mix> = both.iter().filter(|mix| matches!(mix, Mix::CutMix { .. })).collect();
     assert_share(cut.len(), 0.5);
     for mix in cut {
