@@ -3,6 +3,7 @@
 use crate::CliError;
 use crate::args::NewArgs;
 use crate::exit::Outcome;
+use crate::package_name;
 use crate::report::say;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ const FILES: [(&str, &str); 6] = [
 
 /// Writes the package; its dependencies are found in a checkout of Bonfire.
 pub(crate) fn new_package(args: &NewArgs) -> Result<Outcome, CliError> {
-    let name = package_name(&args.folder)?;
+    let name = name_of(&args.folder)?;
     let workspace = workspace(args.path.as_deref())?;
     check_empty(&args.folder)?;
     let values = Values::new(&name, &workspace);
@@ -60,21 +61,15 @@ impl Values {
 }
 
 /// The name of the folder, if a package may have it.
-fn package_name(folder: &Path) -> Result<String, CliError> {
+fn name_of(folder: &Path) -> Result<String, CliError> {
     let absolute = std::path::absolute(folder).map_err(failed("finding", folder))?;
     let name = absolute.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.unwrap_or_default();
-    let begins = name.chars().next().is_some_and(|first| first.is_ascii_alphabetic());
-    let goes_on = name.chars().all(|it| it.is_ascii_alphanumeric() || it == '_' || it == '-');
-    // Cargo keeps these for itself, or a dependency has them.
-    let taken = ["test", "core", "std", "alloc", "bonfire", "bonfire-cli", "burn", "serde"];
-    match begins && goes_on && !taken.contains(&name.as_str()) {
-        true => Ok(name),
-        false => Err(CliError::Option {
+    match package_name::problem(&name) {
+        None => Ok(name),
+        Some(problem) => Err(CliError::Option {
             option: folder.display().to_string(),
-            problem: "a package cannot have the name of this folder: it needs a letter first, then letters, \
-                      digits, - and _, and no name that a crate of Bonfire or of Rust has"
-                .to_string(),
+            problem: format!("a package cannot have the name of this folder: {problem}"),
         }),
     }
 }

@@ -52,6 +52,49 @@ fn what_would_overwrite_or_cannot_work_is_refused() {
     assert!(!folder.path().join("fine").exists());
 }
 
+/// `cargo new` is asked about the same names.
+#[test]
+fn names_that_cargo_refuses_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, cargos) = (folder.path().join("ours"), folder.path().join("cargo"));
+    fs::create_dir(&cargos).unwrap();
+    let names = [
+        "build",
+        "deps",
+        "examples",
+        "incremental",
+        "test",
+        "fn",
+        "self",
+        "Self",
+        "crate",
+        "async",
+        "gen",
+        "try",
+        "yield",
+        "2nd",
+        "a.b",
+        "my-nets",
+        "nets2",
+        "Nets",
+        "selves",
+    ];
+    let mut refused = Vec::new();
+    for name in names {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(&cargos).args(["new", "--quiet", "--vcs", "none", name]);
+        let by_cargo = !cargo.output().unwrap().status.success();
+        let by_us = !new(&ours.join(name)).run().status.success();
+        assert!(by_us || !by_cargo, "cargo refuses {name:?}");
+        refused.extend(by_us.then_some(name));
+    }
+    assert_eq!(refused.len(), names.len() - 4, "{refused:?}");
+    // Nor may a package have the name of what it depends on, however it is spelled.
+    for name in ["bonfire", "bonfire-cli", "bonfire_cli", "burn", "std"] {
+        new(&ours.join(name)).fail().says_once(&["cannot have the name", "a crate of"]);
+    }
+}
+
 /// Compiles Bonfire's crates a second time, as dependencies.
 #[test]
 #[ignore = "takes minutes; .ci/run has it"]
