@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use support::digits;
+use support::{digits, repository};
 
 /// A run of 4 epochs of 30 steps that scales its rate and falls twice.
 const FALLS: &[&str] = &[
@@ -52,6 +52,22 @@ fn it_prints_the_plan_and_the_rates_and_trains_nothing() {
     assert_eq!(rows, expected, "{text}");
     let svg = fs::read_to_string(picture).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("<polyline"), "{svg}");
+}
+
+/// Section 2.2 of Goyal et al.: from the rate of 256 images to that of all ranks.
+#[test]
+fn the_recipe_of_imagenet_warms_up_from_the_unscaled_rate() {
+    let recipe = repository().join("configs/imagenet_resnet50.toml");
+    let images = "data={kind=\"synthetic\",num_samples=10240,image=[32,32,3],batch_size=32}";
+    for (ranks, first, last) in [(16, "0.1", "0.2"), (8, "0.1", "0.1"), (4, "0.05", "0.05")] {
+        let ended = support::recipe(&recipe).ranks(ranks).set(&[images]).args(["--dry-run"]);
+        let text = ended.succeed().stdout;
+        assert!(text.contains("warmup_start = \"base\""), "{text}");
+        for (what, rate) in [("first", first), ("end of warm-up", last)] {
+            let line = text.lines().find(|line| line.ends_with(what)).unwrap();
+            assert_eq!(line.split_whitespace().nth(3), Some(rate), "{ranks} rank(s): {text}");
+        }
+    }
 }
 
 #[test]

@@ -182,7 +182,7 @@ impl TrainerConfig {
     /// [`TrainError::Setting`] for the first impossible one.
     pub fn validate(&self) -> Result<(), TrainError> {
         let (lr, smoothing) = (self.optimizer.lr(), self.label_smoothing);
-        let start = self.schedule.warmup.start_factor;
+        let start = self.schedule.warmup.start.factor(&self.schedule.scaling);
         for (name, value, ok, reason) in [
             ("learning rate", lr, lr.is_finite() && lr >= 0.0, "must be 0 or more"),
             ("label_smoothing", smoothing, (0.0..=1.0).contains(&smoothing), "must be from 0 to 1"),

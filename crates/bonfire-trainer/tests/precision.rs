@@ -62,7 +62,7 @@ impl Callback for Recorder {
 
 /// A warm-up over the whole run, so that every step has a rate of its own.
 fn warm_up() -> SchedulePlan {
-    let warmup = Warmup { length: WarmupLength::Steps(8), start_factor: 0.1 };
+    let warmup = Warmup { length: WarmupLength::Steps(8), ..Warmup::default() };
     SchedulePlan { warmup, ..SchedulePlan::default() }
 }
 

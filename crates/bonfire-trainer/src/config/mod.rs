@@ -59,16 +59,17 @@ pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;
 pub use plan::{Budget, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan};
 pub use precision::PrecisionPlan;
+pub use resolve_transforms::LONGEST_EDGE;
 pub use run_config::RunConfig;
 pub use schedule::{
     Course, Landmark, LrScaling, OneCycle, ReduceOnPlateau, RunLength, ScalingRule, Schedule,
-    SchedulePlan, SwaRate, Warmup, WarmupLength,
+    SchedulePlan, SwaRate, Warmup, WarmupLength, WarmupStart,
 };
 pub use sections::{
     AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, GroupKind,
     GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
     PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection,
-    StepUnit, ThresholdMode, TrainSection,
+    StepUnit, ThresholdMode, TrainSection, WarmupStartKind,
 };
 pub use transform_sections::{
     ColorJitterSection, ErasingValueKind, InterpolationKind, PadSection, PaddingModeKind,

@@ -8,10 +8,11 @@ use super::error::Problem;
 use super::source::Source;
 
 /// Pairs of keys of which a configuration has at most one.
-const EXCLUSIVE: [(&str, &str); 3] = [
+const EXCLUSIVE: [(&str, &str); 4] = [
     ("train.max_epochs", "train.max_steps"),
     ("data.batch_size", "data.global_batch_size"),
     ("schedule.warmup_steps", "schedule.warmup_epochs"),
+    ("schedule.warmup_start", "schedule.warmup_start_factor"),
 ];
 
 /// Applies overrides in order, and returns what is wrong with those that cannot be applied.

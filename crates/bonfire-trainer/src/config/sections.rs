@@ -51,6 +51,14 @@ choice! {
 }
 
 choice! {
+    /// A rate at which a warm-up starts.
+    WarmupStartKind {
+        /// The rate before it is scaled with the batch.
+        Base = "base",
+    }
+}
+
+choice! {
     /// Course of the learning rate after its warm-up.
     ScheduleKind {
         /// Stays at the optimizer's rate.
@@ -335,6 +343,9 @@ pub struct ScheduleSection {
     /// Fraction of the rate at which the warm-up starts, in (0, 1]; default 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_start_factor: Option<f64>,
+    /// Where the warm-up starts, instead of a fraction: `"base"` is the rate before scaling; default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_start: Option<WarmupStartKind>,
     /// Unit of `step_size` and `milestones` (`step`, `multi_step`); default `"epoch"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<StepUnit>,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     Budget, ConfigError, DataSource, EngineKind, OneOrMany, OptimizerPlan, Plan, PrecisionMode,
-    RunConfig, TransformsPlan,
+    RunConfig, TransformsPlan, WarmupStart,
 };
 use bonfire_amp::{Clip, MixedPrecision, NormType};
 use bonfire_parallel::{Compression, ParameterGroup, ParameterGroups, Select, ZeroStage};
@@ -570,8 +570,9 @@ fn near(a: f64, b: f64) {
 
 #[test]
 fn every_schedule_is_written_and_read_again() {
-    let kinds: [&[&str]; 7] = [
+    let kinds: [&[&str]; 8] = [
         &["kind=constant", "warmup_epochs=0.5"],
+        &["kind=constant", "warmup_epochs=0.5", "warmup_start=base", "scaling=2"],
         &["kind=step", "step_size=3"],
         &["kind=multi_step", "milestones=[3, 5]", "unit=step", "gamma=0.5"],
         &["kind=cosine", "scaling=0.5"],
@@ -586,6 +587,25 @@ fn every_schedule_is_written_and_read_again() {
         let written = plan.to_toml().unwrap();
         assert_eq!(Plan::resolve(&read(&written).unwrap(), 1).unwrap(), plan, "{written}");
     }
+}
+
+#[test]
+fn a_warm_up_has_one_start() {
+    rejects(
+        &["schedule={warmup_start=\"base\",warmup_start_factor=0.5}"],
+        1,
+        &[
+            "schedule.warmup_start_factor = 0.5 and schedule.warmup_start = base exclude each other: remove \
+             one",
+            "schedule.warmup_start = \"base\": the rate before scaling is the rate itself; set \
+             schedule.scaling, or warmup_start_factor instead",
+        ],
+    );
+    // An override takes the place of the other key.
+    let keys = ["schedule={warmup_start_factor=0.5,scaling=4}", "schedule.warmup_start=base"];
+    let schedule = plan(&keys, 1).unwrap().schedule;
+    assert_eq!(schedule.warmup.start, WarmupStart::Base);
+    near(schedule.warmup.start.factor(&schedule.scaling), 0.25);
 }
 
 #[test]

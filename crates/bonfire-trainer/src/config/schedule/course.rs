@@ -66,7 +66,7 @@ impl Schedule {
             course: plan.course.clone(),
             base_lr,
             warmup_steps,
-            start_factor: plan.warmup.start_factor,
+            start_factor: plan.warmup.start.factor(&plan.scaling),
             length,
             plateau,
             swa: plan.swa.map(|swa| SwaRate { lr: swa.lr * plan.scaling.factor(), ..swa }),

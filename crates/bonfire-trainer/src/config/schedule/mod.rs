@@ -19,7 +19,7 @@ pub use swa::SwaRate;
 
 pub(super) use resolve::{Surroundings, resolve};
 
-use super::sections::{ScheduleKind, ScheduleSection, StepUnit};
+use super::sections::{ScheduleKind, ScheduleSection, StepUnit, WarmupStartKind};
 
 /// A schedule with all its settings, before the length of the run is known.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,8 +43,28 @@ pub struct SchedulePlan {
 pub struct Warmup {
     /// How long it takes. Default 0 steps, which is none.
     pub length: WarmupLength,
-    /// Fraction of the rate at which it starts, in (0, 1]. Default 0.1.
-    pub start_factor: f64,
+    /// Where it starts. Default at a tenth of the rate.
+    pub start: WarmupStart,
+}
+
+/// The rate at which a warm-up starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WarmupStart {
+    /// This fraction of the rate, in (0, 1].
+    Factor(f64),
+    /// The rate before scaling, as Goyal et al. do; the scaled one where that is the lower of the two, as
+    /// with fewer samples than the rate was chosen for.
+    Base,
+}
+
+impl WarmupStart {
+    /// Returns the fraction of the scaled rate at which the warm-up starts.
+    pub fn factor(&self, scaling: &LrScaling) -> f64 {
+        match *self {
+            Self::Factor(factor) => factor,
+            Self::Base => scaling.factor().recip().min(1.0),
+        }
+    }
 }
 
 /// How long a warm-up takes; the rate rises with every optimizer step in either case.
@@ -101,7 +121,7 @@ pub enum Course {
 
 impl Default for Warmup {
     fn default() -> Self {
-        Self { length: WarmupLength::Steps(0), start_factor: 0.1 }
+        Self { length: WarmupLength::Steps(0), start: WarmupStart::Factor(0.1) }
     }
 }
 
@@ -129,6 +149,10 @@ impl SchedulePlan {
             WarmupLength::Steps(steps) => (Some(steps), None),
             WarmupLength::Epochs(epochs) => (None, Some(epochs)),
         };
+        let (start_factor, start) = match self.warmup.start {
+            WarmupStart::Factor(factor) => (Some(factor), None),
+            WarmupStart::Base => (None, Some(WarmupStartKind::Base)),
+        };
         let warms_up = self.course.kind() != ScheduleKind::OneCycle;
         let section = ScheduleSection {
             kind: Some(self.course.kind()),
@@ -136,7 +160,8 @@ impl SchedulePlan {
             base_batch_size: self.scaling.base_batch_size(),
             warmup_steps: warmup_steps.filter(|_| warms_up),
             warmup_epochs: warmup_epochs.filter(|_| warms_up),
-            warmup_start_factor: warms_up.then_some(self.warmup.start_factor),
+            warmup_start_factor: start_factor.filter(|_| warms_up),
+            warmup_start: start.filter(|_| warms_up),
             ..ScheduleSection::default()
         };
         self.course.write_into(section)

@@ -1,11 +1,12 @@
 //! From the section `[schedule]` to a plan: defaults, limits, and keys that go together.
 
 use super::scaling::{LrScaling, ScalingRule};
-use super::{Course, OneCycle, ReduceOnPlateau, SchedulePlan, Warmup, WarmupLength};
+use super::{Course, OneCycle, ReduceOnPlateau, SchedulePlan, Warmup, WarmupLength, WarmupStart};
 use crate::config::plan::Budget;
 use crate::config::resolve::Resolver;
 use crate::config::sections::{
     AnnealStrategy, PlateauMode, ScheduleKind, ScheduleSection, StepUnit, ThresholdMode,
+    WarmupStartKind,
 };
 
 /// What a schedule depends on in other sections.
@@ -91,10 +92,6 @@ fn scaling(
 }
 
 fn warmup(section: &ScheduleSection, budget: Budget, resolver: &mut Resolver<'_>) -> Warmup {
-    let start_factor = section.warmup_start_factor.unwrap_or(0.1);
-    let ok = start_factor > 0.0 && start_factor <= 1.0;
-    let remedy = "must be above 0 and at most 1";
-    resolver.check("schedule.warmup_start_factor", start_factor, ok, remedy);
     let length = match (section.warmup_steps, section.warmup_epochs) {
         (Some(steps), Some(epochs)) => {
             resolver.exclusive("schedule.warmup_steps", steps, "schedule.warmup_epochs", epochs);
@@ -117,7 +114,25 @@ fn warmup(section: &ScheduleSection, budget: Budget, resolver: &mut Resolver<'_>
         }
         _ => {}
     }
-    Warmup { length, start_factor }
+    Warmup { length, start: warmup_start(section, resolver) }
+}
+
+fn warmup_start(section: &ScheduleSection, resolver: &mut Resolver<'_>) -> WarmupStart {
+    let key = "schedule.warmup_start_factor";
+    let start = section.warmup_start.map(|WarmupStartKind::Base| WarmupStart::Base);
+    if let (Some(factor), Some(kind)) = (section.warmup_start_factor, section.warmup_start) {
+        resolver.exclusive(key, factor, "schedule.warmup_start", kind);
+    }
+    if start.is_some() && section.scaling.is_none_or(|rule| rule == ScalingRule::None) {
+        let message = "schedule.warmup_start = \"base\": the rate before scaling is the rate itself; set \
+                       schedule.scaling, or warmup_start_factor instead";
+        resolver.reject("schedule.warmup_start", message);
+    }
+    start.unwrap_or_else(|| {
+        let factor = section.warmup_start_factor.unwrap_or(0.1);
+        let ok = factor > 0.0 && factor <= 1.0;
+        WarmupStart::Factor(resolver.check(key, factor, ok, "must be above 0 and at most 1"))
+    })
 }
 
 fn step(section: &ScheduleSection, resolver: &mut Resolver<'_>) -> Course {
@@ -243,10 +258,11 @@ fn reject_foreign(section: &ScheduleSection, kind: ScheduleKind, resolver: &mut 
     use ScheduleKind::{Constant, Cosine, MultiStep, OneCycle, Polynomial, ReduceOnPlateau, Step};
     const ALL_BUT_CYCLE: &[ScheduleKind] =
         &[Constant, Step, MultiStep, Cosine, Polynomial, ReduceOnPlateau];
-    let owned: [(&str, bool, &[ScheduleKind]); 24] = [
+    let owned: [(&str, bool, &[ScheduleKind]); 25] = [
         ("warmup_steps", section.warmup_steps.is_some_and(|steps| steps > 0), ALL_BUT_CYCLE),
         ("warmup_epochs", section.warmup_epochs.is_some(), ALL_BUT_CYCLE),
         ("warmup_start_factor", section.warmup_start_factor.is_some(), ALL_BUT_CYCLE),
+        ("warmup_start", section.warmup_start.is_some(), ALL_BUT_CYCLE),
         ("unit", section.unit.is_some(), &[Step, MultiStep]),
         ("step_size", section.step_size.is_some(), &[Step]),
         ("milestones", section.milestones.is_some(), &[MultiStep]),

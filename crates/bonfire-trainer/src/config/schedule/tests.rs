@@ -1,4 +1,7 @@
-use super::{Course, OneCycle, ReduceOnPlateau, RunLength, Schedule, SchedulePlan, WarmupLength};
+use super::{
+    Course, LrScaling, OneCycle, ReduceOnPlateau, RunLength, Schedule, SchedulePlan, WarmupLength,
+    WarmupStart,
+};
 use crate::config::StepUnit;
 use bonfire_tensor::state::Stateful;
 
@@ -20,6 +23,19 @@ fn warms_up_linearly_from_the_start_factor() {
     near(schedule.lr(5), 1.1);
     near(schedule.lr(10), 2.0);
     near(schedule.lr(1_000_000), 2.0);
+}
+
+#[test]
+fn a_warm_up_from_the_base_rate_starts_before_scaling() {
+    for (global_batch_size, first, last) in [(2048, 2.0, 16.0), (256, 2.0, 2.0), (64, 0.5, 0.5)] {
+        let mut plan = SchedulePlan::default().with_warmup_steps(10);
+        plan.scaling = LrScaling::Linear { global_batch_size, base_batch_size: 256 };
+        plan.warmup.start = WarmupStart::Base;
+        let schedule = Schedule::new(&plan, 2.0, LENGTH);
+        near(schedule.lr(0), first);
+        near(schedule.lr(5), (first + last) / 2.0);
+        near(schedule.lr(10), last);
+    }
 }
 
 #[test]
