@@ -18,9 +18,9 @@ pub struct MetricValue {
 }
 
 impl MetricValue {
-    /// The mean, or NaN without samples.
+    /// The mean, or NaN without samples; never -0, which the negated logarithms of a perfect model add up to.
     pub fn mean(&self) -> f64 {
-        self.sum / self.count
+        self.sum / self.count + 0.0
     }
 }
 
@@ -206,6 +206,18 @@ pub(crate) fn reduce(group: &ProcessGroup, local: &Metrics) -> Result<Metrics, T
 mod tests {
     use super::*;
     use bonfire_comm::local;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_perfect_loss_has_no_sign() {
+        let logits = Tensor::<2>::from_data([[200.0f32, 0.0], [0.0, 200.0]], &Device::flex());
+        let targets = Tensor::from_data([0, 1], &Device::flex());
+        let loss = bonfire_nn::cross_entropy(logits, targets);
+        let mut local = LocalMetrics::default();
+        local.add(&StepOutput::mean(loss, 2));
+        let metrics = local.take().unwrap();
+        assert_eq!(format!("{:.4}", metrics.loss().unwrap()), "0.0000");
+    }
 
     #[test]
     fn ranks_without_samples_take_part() {
