@@ -31,7 +31,7 @@ def main():
         v2.ToDtype(torch.float32, scale=True),
         v2.Normalize(MEAN, STD),
     ])
-    images = ImageFolder(args.folder, transform)
+    images = ImageFolder(f"{args.folder}/train", transform)
     loader = DataLoader(
         images, args.batch_size, shuffle=True, num_workers=args.workers, drop_last=True,
         persistent_workers=args.workers > 0,
@@ -53,7 +53,7 @@ def measure(loader, seconds):
             else:
                 count += len(batch)
             elapsed = time.perf_counter() - started
-            if elapsed >= seconds:
+            if elapsed >= seconds and count > 0:
                 return count / elapsed
 
 

@@ -1,7 +1,7 @@
 //! `cargo xtask bench-layers`: what batch normalisation and the look for overflows cost.
 
 use crate::cargo::{build_release, command, output};
-use crate::train_loop::{arguments, figures, number};
+use crate::train_loop::{arguments, figures, median, number};
 use crate::{Result, record};
 use serde_json::Value;
 use std::path::Path;
@@ -134,10 +134,4 @@ fn all(rounds: &[[Value; 3]], key: &str) -> Result<Vec<f64>> {
         number(found.unwrap_or(&round[0]), key)
     };
     rounds.iter().map(of).collect()
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

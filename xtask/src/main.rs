@@ -8,6 +8,7 @@ mod check;
 mod checkpoints;
 mod collectives;
 mod layers;
+mod loader;
 mod overhead;
 mod record;
 mod soak;
@@ -37,6 +38,8 @@ enum Chore {
     BenchLayers(layers::Args),
     /// Measures what a checkpoint costs a step, and the start of a resumed run.
     BenchCheckpoints(checkpoints::Args),
+    /// Measures the loader of images beside PyTorch's, and how long a training step waits for it.
+    BenchLoader(loader::Args),
     /// Trains a recipe, or kills ranks, again and again, and checks that it comes out right.
     #[command(subcommand)]
     Soak(soak::Soak),
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Chore::BenchOverhead(args) => overhead::run(&args),
         Chore::BenchLayers(args) => layers::run(&args),
         Chore::BenchCheckpoints(args) => checkpoints::run(&args),
+        Chore::BenchLoader(args) => loader::run(&args),
         Chore::Soak(soak) => soak::run(&soak),
     };
     match result {

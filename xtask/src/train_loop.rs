@@ -20,6 +20,13 @@ pub(crate) fn number(figures: &Value, key: &str) -> Result<f64> {
     figures[key].as_f64().ok_or_else(|| format!("{figures} has no number {key}").into())
 }
 
+/// The middle one of the values, the upper of two; NaN without any.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// `words` as arguments.
 pub(crate) fn arguments(words: &str) -> Vec<String> {
     words.split_whitespace().map(str::to_string).collect()
