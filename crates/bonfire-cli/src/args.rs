@@ -3,6 +3,7 @@ use crate::checkpoints::CheckpointCommand;
 use crate::data_sets::DataCommand;
 use bonfire_trainer::Resume;
 use clap::{Parser, Subcommand};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Trains Burn models on one or many processes.
@@ -32,7 +33,8 @@ pub(crate) enum Command {
 
 /// Says what pictures show, as CSV: path, class, probability
 ///
-/// Pictures are scaled until they cover the model's image size, and their middle is cut out.
+/// Pictures are scaled until they cover the model's image size, and their middle is cut out. Those that
+/// cannot be used are told together at the end, with exit code 1.
 #[derive(clap::Args)]
 pub(crate) struct PredictArgs {
     /// The folder of a run, or another with model.safetensors and model.toml.
@@ -41,14 +43,14 @@ pub(crate) struct PredictArgs {
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Classes to print for each picture, the likeliest first.
-    #[arg(long, default_value_t = 1, value_name = "K")]
-    pub(crate) top: usize,
+    #[arg(long, default_value = "1", value_name = "K")]
+    pub(crate) top: NonZeroUsize,
     /// An average of the weights that the run has kept: ema or swa.
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Option<String>,
     /// Pictures that the model sees at once.
-    #[arg(long, default_value_t = 32, value_name = "N")]
-    pub(crate) batch_size: usize,
+    #[arg(long, default_value = "32", value_name = "N")]
+    pub(crate) batch_size: NonZeroUsize,
 }
 
 /// Computes loss, accuracy, and the accuracy of every class on test images
@@ -66,8 +68,8 @@ pub(crate) struct EvaluateArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Option<String>,
     /// Images that the model sees at once.
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    pub(crate) batch_size: usize,
+    #[arg(long, default_value = "64", value_name = "N")]
+    pub(crate) batch_size: NonZeroUsize,
 }
 
 /// Writes a package with a model of its own, which builds and trains

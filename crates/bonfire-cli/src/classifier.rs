@@ -2,17 +2,17 @@
 
 use crate::CliError;
 use crate::data::collate;
-use crate::model_folder::{ModelDescription, ModelFolder};
+use crate::model_folder::{ModelDescription, ModelFolder, ModelTensors, of_description};
 use crate::registry::{ModelConfig, Registry};
 use bonfire_comm::HostBuffer;
 use bonfire_data::transform::Transforms;
-use bonfire_tensor::TensorError;
 use bonfire_tensor::parameters;
-use bonfire_tensor::state::{HostTensor, State, StateError};
+use bonfire_tensor::state::{HostTensor, State};
 use bonfire_trainer::config::RunConfig;
+use bonfire_trainer::weights::{Mismatch, WeightsError, WrongShape};
 use bonfire_trainer::{ImageBatch, ImageCollate, Learnable, StepContext, StepOutput, TrainError};
 use burn::tensor::{Device, Tensor};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A model that was trained, with its type forgotten.
@@ -40,10 +40,10 @@ impl Classifier {
         variant: Option<&str>,
     ) -> Result<Self, CliError> {
         let folder = ModelFolder::open(folder)?;
-        let tensors = folder.tensors(variant)?;
-        let description = folder.description;
-        let model = registry.kind(&description.kind)?.restore(&description, tensors)?;
-        Ok(Self { description, model, device: Device::flex() })
+        let (description, tensors) = (&folder.description, folder.tensors(variant)?);
+        let restore = || registry.kind(&description.kind)?.restore(description, tensors);
+        let model = restore().map_err(of_description(&folder.description_file()))?;
+        Ok(Self { description: folder.description, model, device: Device::flex() })
     }
 
     /// Makes batches as the model was trained on.
@@ -91,27 +91,42 @@ pub(crate) fn build<C: ModelConfig>(
 /// Makes the model again and gives it its tensors.
 pub(crate) fn with_tensors<C: ModelConfig>(
     description: &ModelDescription,
-    tensors: BTreeMap<String, HostTensor>,
+    stored: ModelTensors,
 ) -> Result<(C, C::Model), CliError> {
     let (config, model) = build::<C>(description)?;
-    let tensors: BTreeMap<_, _> =
-        tensors.into_iter().map(|(name, tensor)| (name, in_f32(tensor))).collect();
-    let specs = parameters::inspect(&model).map_err(TrainError::from)?;
-    if let Some(spec) = specs.iter().find(|spec| !tensors.contains_key(&spec.path)) {
-        let missing = StateError::Missing { kind: "tensor", name: spec.path.clone() };
-        return Err(TrainError::from(TensorError::from(missing)).into());
-    }
+    check_fit(&parameters::shapes(&model), &stored)?;
+    let tensors = stored.tensors.into_iter().map(|(name, tensor)| (name, in_f32(tensor))).collect();
     let state = State { tensors, ..State::default() };
     Ok((config, parameters::write(model, state).map_err(TrainError::from)?))
+}
+
+/// Checks that a file has the tensors of a model, before the model takes any memory.
+fn check_fit(model: &[(String, Vec<usize>)], stored: &ModelTensors) -> Result<(), WeightsError> {
+    let mut mismatch = Mismatch::new(&stored.path, "module paths");
+    for (path, shape) in model {
+        match stored.tensors.get(path) {
+            None => mismatch.missing.push(path.clone()),
+            Some(tensor) if tensor.shape != *shape => mismatch.wrong.push(WrongShape {
+                name: path.clone(),
+                expected: format!("{shape:?}"),
+                got: format!("{:?}", tensor.shape),
+            }),
+            Some(_) => {}
+        }
+    }
+    let known: BTreeSet<&String> = model.iter().map(|(path, _)| path).collect();
+    let unexpected = stored.tensors.keys().filter(|path| !known.contains(path));
+    mismatch.unexpected.extend(unexpected.cloned());
+    mismatch.into_result()
 }
 
 /// Restores a model for applying it.
 pub(crate) fn restore<C: ModelConfig>(
     description: &ModelDescription,
-    tensors: BTreeMap<String, HostTensor>,
+    stored: ModelTensors,
 ) -> Result<Box<dyn TrainedModel>, CliError> {
     use burn::module::Module;
-    let (_, model) = with_tensors::<C>(description, tensors)?;
+    let (_, model) = with_tensors::<C>(description, stored)?;
     Ok(Box::new(Restored { model: model.valid(), device: Device::flex() }))
 }
 

@@ -2,20 +2,19 @@
 
 use crate::CliError;
 use crate::exit::Outcome;
+use crate::output::print;
 use crate::plot;
 use crate::survey::Survey;
 use bonfire_parallel::ParameterSettings;
 use bonfire_trainer::config::{Course, LrScaling, OptimizerPlan, Plan, Schedule};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Prints the plan as TOML, with what it comes to as comments around it, and draws the rate if asked.
 pub(crate) fn show(plan: &Plan, survey: &Survey, plot: Option<&Path>) -> Result<Outcome, CliError> {
     let schedule = Schedule::new(&plan.schedule, plan.optimizer.lr(), survey.length);
     let text = format!("{}\n{}", plan.to_toml()?, describe(plan, survey, &schedule));
-    // A closed output is nobody's loss.
-    drop(std::io::stdout().lock().write_all(text.as_bytes()));
+    print(text)?;
     if let Some(path) = plot {
         let svg = plot::svg(&plan.name, &schedule);
         std::fs::write(path, svg).map_err(|source| {

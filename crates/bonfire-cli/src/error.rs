@@ -43,6 +43,14 @@ pub enum CliError {
         /// Why.
         reason: String,
     },
+    /// Happens when some of the pictures of a command line cannot be used; the others were.
+    #[error("{} of {total} pictures cannot be used:\n  {}", .problems.len(), .problems.join("\n  "))]
+    Pictures {
+        /// What is wrong with each of them.
+        problems: Vec<String>,
+        /// All pictures that there are.
+        total: usize,
+    },
     /// Happens when a model cannot classify what it is given.
     #[error("{problem}")]
     NotAClassifier {

@@ -5,15 +5,15 @@ use crate::args::EvaluateArgs;
 use crate::classifier::Classifier;
 use crate::data::transformed;
 use crate::exit::Outcome;
-use crate::predict::rows_of;
+use crate::output::print;
+use crate::predict::{expect_finite, rows_of};
 use crate::registry::Registry;
 use bonfire_data::{DataLoader, ImageDataset, LoaderConfig, Padding, Shard, Split};
 use bonfire_nn::cross_entropy;
 use bonfire_parallel::LossReduction;
-use bonfire_trainer::config::{DataPlan, OptimizerKind, Plan, RunConfig};
+use bonfire_trainer::config::{OptimizerKind, Plan, RunConfig};
 use bonfire_trainer::{ImageBatch, limit_threads, open_images};
 use burn::tensor::Tensor;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,15 +21,19 @@ use std::sync::Arc;
 pub(crate) fn evaluate(registry: &Registry, args: &EvaluateArgs) -> Result<Outcome, CliError> {
     limit_threads(1);
     let classifier = Classifier::open(registry, &args.model, args.variant.as_deref())?;
-    let plan = data_plan(&args.data, &args.overrides)?;
+    let config = data_config(&args.data, &args.overrides)?;
+    let plan = Plan::resolve(&config, 1)?.data;
     let images = open_images(&plan.source, Split::Test)?;
     check_fit(&classifier, images.as_ref())?;
-    let own = is_recipe(&args.data).then_some(plan.valid_transforms);
-    let transforms = own.map_or_else(|| classifier.description.transforms(), Ok)?;
+    // What the recipe does not say is as it was in training.
+    let transforms = match config.data.valid_transforms {
+        Some(_) => plan.valid_transforms,
+        None => classifier.description.transforms()?,
+    };
     let images = transformed(images, &transforms, classifier.description.normalize.as_ref());
 
     let config = LoaderConfig {
-        batch_size: args.batch_size.max(1),
+        batch_size: args.batch_size.get(),
         workers: plan.workers,
         padding: Padding::Skip,
         ..LoaderConfig::default()
@@ -41,16 +45,14 @@ pub(crate) fn evaluate(registry: &Registry, args: &EvaluateArgs) -> Result<Outco
             figures.add(&classifier, batch)?;
         }
     }
-    // A closed output is nobody's loss.
-    drop(std::io::stdout().lock().write_all(figures.table(&classifier).as_bytes()));
+    print(figures.table(&classifier))?;
     Ok(Outcome::Done)
 }
 
-/// The data of a recipe, or that of a folder.
-fn data_plan(path: &Path, overrides: &[String]) -> Result<DataPlan, CliError> {
-    if is_recipe(path) {
-        let config = RunConfig::load_with_overrides(path, overrides)?;
-        return Ok(Plan::resolve(&config, 1)?.data);
+/// A recipe, or one whose data are those of a folder.
+fn data_config(path: &Path, overrides: &[String]) -> Result<RunConfig, CliError> {
+    if path.extension().is_some_and(|suffix| suffix == "toml") {
+        return Ok(RunConfig::load_with_overrides(path, overrides)?);
     }
     // A recipe needs a model and an optimizer too, of which nothing is used.
     let mut config = RunConfig::default();
@@ -58,11 +60,7 @@ fn data_plan(path: &Path, overrides: &[String]) -> Result<DataPlan, CliError> {
     config.data.path = Some(path.to_path_buf());
     config.optimizer.kind = Some(OptimizerKind::Sgd);
     config.apply_overrides(overrides)?;
-    Ok(Plan::resolve(&config, 1)?.data)
-}
-
-fn is_recipe(path: &Path) -> bool {
-    path.extension().is_some_and(|suffix| suffix == "toml")
+    Ok(config)
 }
 
 /// Checks that the images and classes of a data set are those of the model.
@@ -108,6 +106,7 @@ impl Figures {
             let output = classifier.model.validate(batch);
             let loss = scalar(output.loss);
             let factor = if output.reduction == LossReduction::Mean { output.weight } else { 1.0 };
+            expect_finite(&[loss as f32], "test images")?;
             self.loss += loss * factor;
             self.weight += output.weight;
             return Ok(());
@@ -118,6 +117,7 @@ impl Figures {
         let targets: Vec<usize> =
             batch.targets.into_data().iter::<i64>().map(|t| t as usize).collect();
         for (target, scores) in targets.into_iter().zip(rows_of(scores)?) {
+            expect_finite(&scores, "a test image")?;
             let best = scores.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
             if let Some((count, correct)) = self.classes.get_mut(target) {
                 *count += 1;

@@ -3,6 +3,7 @@
 use crate::CliError;
 use crate::args::AnalyzeArgs;
 use crate::exit::Outcome;
+use crate::output::print_line;
 use crate::report::say;
 use bonfire_comm::flight::{FOLDER_VARIABLE, Recorder, analyze, dump_on_signal};
 use bonfire_comm::{CommError, ProcessGroup};
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// `bonfire analyze`: says in words what the dumps of a folder show.
-#[allow(clippy::print_stdout, reason = "the report is what was asked for")]
 pub(crate) fn analyze_dumps(args: &AnalyzeArgs) -> Result<Outcome, CliError> {
     let report = analyze(&args.folder)?;
     if args.json {
@@ -24,9 +24,9 @@ pub(crate) fn analyze_dumps(args: &AnalyzeArgs) -> Result<Outcome, CliError> {
             path: args.folder.clone(),
             source: error.into(),
         })?;
-        println!("{json}");
+        print_line(json)?;
     } else {
-        println!("{report}");
+        print_line(report)?;
     }
     Ok(Outcome::Done)
 }

@@ -23,6 +23,8 @@ pub mod launch;
 mod launcher;
 mod model_folder;
 mod new_package;
+mod output;
+mod package_name;
 mod pictures;
 mod plot;
 mod predict;

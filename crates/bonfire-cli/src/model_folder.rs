@@ -1,12 +1,14 @@
 //! A trained model on the disk: its tensors, and what it takes to apply them.
 
 use crate::CliError;
+use bonfire_data::MIN_CLASSES;
 use bonfire_nn::ImageShape;
 use bonfire_tensor::state::HostTensor;
 use bonfire_trainer::TrainError;
 use bonfire_trainer::checkpoint::read_safetensors;
 use bonfire_trainer::config::{
-    Normalize, OptimizerKind, Plan, RunConfig, TransformsPlan, ValidTransformsSection,
+    ConfigError, LONGEST_EDGE, Normalize, OptimizerKind, Plan, Problem, RunConfig, TransformsPlan,
+    ValidTransformsSection,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,14 +61,57 @@ impl ModelDescription {
     }
 
     /// What becomes of an image that the model is applied to.
-    pub(crate) fn transforms(&self) -> Result<TransformsPlan, CliError> {
-        // A recipe needs data, a model and an optimizer too, of which nothing is used.
+    pub(crate) fn transforms(&self) -> Result<TransformsPlan, ConfigError> {
+        Ok(self.plan()?.data.valid_transforms)
+    }
+
+    /// Resolves the keys that recipes have too, by the checks of recipes.
+    fn plan(&self) -> Result<Plan, ConfigError> {
+        // A recipe needs data and an optimizer too, of which nothing is used.
         let mut config = RunConfig::default();
         config.model.kind = Some(self.kind.clone());
         config.data.path = Some(PathBuf::from("."));
+        config.data.normalize = self.normalize.clone();
         config.data.valid_transforms = self.valid_transforms.clone();
         config.optimizer.kind = Some(OptimizerKind::Sgd);
-        Ok(Plan::resolve(&config, 1)?.data.valid_transforms)
+        Plan::resolve(&config, 1)
+    }
+
+    /// Everything that is wrong with the values, a line each.
+    fn problems(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut check = |ok: bool, problem: String| found.extend((!ok).then_some(problem));
+        let (names, classes) = (self.class_names.len(), self.num_classes);
+        check(
+            classes >= MIN_CLASSES,
+            format!("num_classes = {classes}: must be at least {MIN_CLASSES}"),
+        );
+        check(
+            names == 0 || names == classes,
+            format!(
+                "class_names has {names} names for num_classes = {classes}; name all classes or none"
+            ),
+        );
+        let ImageSection { channels, height, width } = self.image;
+        for (key, edge) in [("channels", channels), ("height", height), ("width", width)] {
+            let ok = (1..=LONGEST_EDGE).contains(&edge);
+            check(ok, format!("image.{key} = {edge}: must be from 1 to {LONGEST_EDGE}"));
+        }
+        if let Some(Normalize { mean, std }) = &self.normalize {
+            for (key, values) in [("mean", mean), ("std", std)] {
+                let given = values.as_slice().len();
+                check(
+                    given <= 1 || given == channels,
+                    format!(
+                        "normalize.{key} has {given} numbers for images of {channels} channels; give one, or \
+                         one for each channel"
+                    ),
+                );
+            }
+        }
+        let of_recipes = self.plan().err().map(|error| error.problems).unwrap_or_default();
+        found.extend(of_recipes.iter().map(in_model_toml));
+        found
     }
 
     /// The name of a class, or its number where it has none.
@@ -92,14 +137,43 @@ impl ModelDescription {
         })?;
         let read: Self =
             toml::from_str(&text).map_err(|error| refuse(error.to_string().trim().to_string()))?;
-        let (names, classes) = (read.class_names.len(), read.num_classes);
-        if names != 0 && names != classes {
-            return Err(refuse(format!(
-                "class_names has {names} names for num_classes = {classes}; name all classes or none"
-            )));
+        match read.problems().as_slice() {
+            [] => Ok(read),
+            problems => Err(refuse(problems.join("\n"))),
         }
-        Ok(read)
     }
+}
+
+/// Names the description in errors of its model, which know only a recipe.
+pub(crate) fn of_description(path: &Path) -> impl Fn(CliError) -> CliError + use<'_> {
+    let refuse = |problem| CliError::ModelFile { path: path.to_path_buf(), problem };
+    move |error| match error {
+        CliError::Config(ConfigError { problems, .. }) => {
+            refuse(problems.iter().map(in_model_toml).collect::<Vec<_>>().join("\n"))
+        }
+        CliError::Model(error) => {
+            refuse(format!("config.{} = {}: {}", error.key, error.value, error.remedy))
+        }
+        other => other,
+    }
+}
+
+/// A problem of a recipe's key by the key that it has in a description.
+fn in_model_toml(problem: &Problem) -> String {
+    let key = match problem.key.split_once('.') {
+        Some(("model", "kind")) => "kind".to_string(),
+        Some(("model", rest)) => format!("config.{rest}"),
+        Some(("data", rest)) => rest.to_string(),
+        _ => problem.key.clone(),
+    };
+    problem.message.replace(&problem.key, &key)
+}
+
+/// The tensors of a model, by module path.
+pub(crate) struct ModelTensors {
+    /// The file that they come from.
+    pub(crate) path: PathBuf,
+    pub(crate) tensors: BTreeMap<String, HostTensor>,
 }
 
 /// A folder with a model in it: that of a run, or one that `bonfire weights import` has made.
@@ -121,11 +195,13 @@ impl ModelFolder {
         Ok(Self { path: path.to_path_buf(), description: ModelDescription::load(&file)? })
     }
 
+    /// The file that describes the model.
+    pub(crate) fn description_file(&self) -> PathBuf {
+        self.path.join(DESCRIPTION)
+    }
+
     /// Reads the tensors of the model, or of one of its averages.
-    pub(crate) fn tensors(
-        &self,
-        variant: Option<&str>,
-    ) -> Result<BTreeMap<String, HostTensor>, CliError> {
+    pub(crate) fn tensors(&self, variant: Option<&str>) -> Result<ModelTensors, CliError> {
         let name = variant.map_or_else(
             || "model.safetensors".to_string(),
             |variant| format!("model_{variant}.safetensors"),
@@ -140,7 +216,8 @@ impl ModelFolder {
             };
             return Err(CliError::ModelFile { path: self.path.clone(), problem });
         }
-        Ok(read_safetensors(&path).map_err(TrainError::from)?)
+        let tensors = read_safetensors(&path).map_err(TrainError::from)?;
+        Ok(ModelTensors { path, tensors })
     }
 
     fn variants(&self) -> Vec<String> {

@@ -53,7 +53,7 @@ impl Picture {
         };
         // Nothing random is among the transforms of a validation.
         let context = SampleContext { seed: 0, epoch: 0, index: 0 };
-        let image = transforms.apply(image, &context)?;
+        let image = transforms.apply(image, &context).map_err(|error| refuse(error.to_string()))?;
         if image.shape() == [shape.height, shape.width, shape.channels] {
             return Ok(image);
         }
@@ -61,50 +61,76 @@ impl Picture {
     }
 }
 
+/// What paths name.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) pictures: Vec<Picture>,
+    /// Why a path, or a file in a folder, is of no use.
+    pub(crate) problems: Vec<String>,
+}
+
 /// Finds the pictures that paths name, in the order of the paths; folders are searched to the bottom,
 /// in the order of names.
-pub(crate) fn find(paths: &[PathBuf]) -> Result<Vec<Picture>, CliError> {
-    let mut found = Vec::new();
+pub(crate) fn find(paths: &[PathBuf]) -> Found {
+    let mut found = Found::default();
     for path in paths {
-        let before = found.len();
-        match path.is_dir() {
-            true => search(path, &mut found)?,
-            false => open(path, &mut found)?,
-        }
-        if found.len() == before {
+        let before = (found.pictures.len(), found.problems.len());
+        found.take(path);
+        if (found.pictures.len(), found.problems.len()) == before {
             let reason =
                 "there is no picture in it: expected .png, .jpg, .jpeg, .webp or IDX files";
-            return Err(CliError::Picture { path: path.clone(), reason: reason.to_string() });
+            found.refuse(CliError::Picture { path: path.clone(), reason: reason.to_string() });
         }
     }
-    Ok(found)
+    found
 }
 
-fn search(folder: &Path, found: &mut Vec<Picture>) -> Result<(), CliError> {
-    let failed = |source| CliError::Io { action: "reading", path: folder.to_path_buf(), source };
-    let entries: Result<Vec<_>, _> = std::fs::read_dir(folder).map_err(failed)?.collect();
-    let mut paths: Vec<PathBuf> =
-        entries.map_err(failed)?.into_iter().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths.iter().filter(|path| !name_of(path).starts_with('.')) {
+impl Found {
+    fn refuse(&mut self, error: impl Into<CliError>) {
+        self.problems.push(error.into().to_string());
+    }
+
+    /// Adds a file, or all that a folder has.
+    fn take(&mut self, path: &Path) {
         if path.is_dir() {
-            search(path, found)?;
-        } else if is_idx(path) || is_picture(path) {
-            open(path, found)?;
+            self.search(path);
+        } else if is_idx(path) {
+            self.open_idx(path);
+        } else {
+            self.pictures.push(Picture::File(path.to_path_buf()));
         }
     }
-    Ok(())
-}
 
-fn open(path: &Path, found: &mut Vec<Picture>) -> Result<(), CliError> {
-    if !is_idx(path) {
-        found.push(Picture::File(path.to_path_buf()));
-        return Ok(());
+    fn search(&mut self, folder: &Path) {
+        let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(source) => {
+                let path = folder.to_path_buf();
+                return self.refuse(CliError::Io { action: "reading", path, source });
+            }
+        };
+        let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths.iter().filter(|path| !name_of(path).starts_with('.')) {
+            if path.is_dir() || is_idx(path) || is_picture(path) {
+                self.take(path);
+            }
+        }
     }
-    for (index, image) in IdxImages::open_unlabelled(path)?.into_iter().enumerate() {
-        found.push(Picture::Idx { file: path.to_path_buf(), index, image });
+
+    fn open_idx(&mut self, path: &Path) {
+        match IdxImages::open_unlabelled(path) {
+            Ok(images) => self.pictures.extend(
+                images.into_iter().enumerate().map(|(index, image)| Picture::Idx {
+                    file: path.to_path_buf(),
+                    index,
+                    image,
+                }),
+            ),
+            Err(error) => self.refuse(error),
+        }
     }
-    Ok(())
 }
 
 fn name_of(path: &Path) -> String {

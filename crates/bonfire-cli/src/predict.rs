@@ -4,62 +4,111 @@ use crate::CliError;
 use crate::args::PredictArgs;
 use crate::classifier::Classifier;
 use crate::exit::Outcome;
-use crate::pictures::{self, Picture};
+use crate::output::offer;
+use crate::pictures::{self, Found, Picture};
 use crate::registry::Registry;
+use bonfire_data::transform::Transforms;
 use bonfire_data::{Collate, ImageSample};
 use bonfire_nn::softmax;
 use bonfire_tensor::TensorError;
 use bonfire_trainer::{TrainError, limit_threads};
 use burn::tensor::Tensor;
-use std::io;
 
-/// Prints the likeliest classes of every picture as CSV.
+/// Prints the likeliest classes of every picture as CSV, and then tells which ones cannot be used.
 pub(crate) fn predict(registry: &Registry, args: &PredictArgs) -> Result<Outcome, CliError> {
     limit_threads(1);
     let classifier = Classifier::open(registry, &args.model, args.variant.as_deref())?;
-    let pictures = pictures::find(&args.paths)?;
-    let mut table = csv::Writer::from_writer(io::stdout().lock());
-    let mut rows = vec![["path", "class", "probability"].map(str::to_string)];
-    for chunk in pictures.chunks(args.batch_size.max(1)) {
-        rows.extend(classify(&classifier, chunk, args.top)?);
-        for row in rows.drain(..) {
-            // Nobody reads on: that is how `head` ends a program.
-            if table.write_record(row).and_then(|()| Ok(table.flush()?)).is_err() {
-                return Ok(Outcome::Done);
-            }
+    let transforms = classifier.transforms()?;
+    let Found { pictures, mut problems } = pictures::find(&args.paths);
+    let total = pictures.len() + problems.len();
+    let mut read_on = offer(csv_line(&["path", "class", "probability"])?)?;
+    for chunk in pictures.chunks(args.batch_size.get()) {
+        // Nobody sees what would come.
+        if !read_on {
+            return Ok(Outcome::Done);
         }
+        let (names, samples) = read(&classifier, chunk, &transforms, &mut problems);
+        let rows = classify(&classifier, &names, samples, args.top.get())?;
+        read_on = offer(rows.concat())?;
     }
-    Ok(Outcome::Done)
+    match problems.is_empty() {
+        true => Ok(Outcome::Done),
+        false => Err(CliError::Pictures { problems, total }),
+    }
 }
 
-/// The rows of a few pictures, `top` for each.
-fn classify(
+/// Decodes pictures; what is wrong with those that cannot be used is added to `problems`.
+fn read(
     classifier: &Classifier,
     pictures: &[Picture],
-    top: usize,
-) -> Result<Vec<[String; 3]>, CliError> {
+    transforms: &Transforms,
+    problems: &mut Vec<String>,
+) -> (Vec<String>, Vec<ImageSample>) {
     let shape = classifier.description.image_shape();
-    // The class is not known: any will do, since scores do not depend on it.
-    let transforms = classifier.transforms()?;
-    let sample =
-        |picture: &Picture| Ok(ImageSample { image: picture.read(shape, &transforms)?, label: 0 });
-    let samples: Result<Vec<_>, CliError> = pictures.iter().map(sample).collect();
-    let batch = classifier.collate()?.collate(samples?)?;
+    let (mut names, mut samples) = (Vec::new(), Vec::new());
+    for picture in pictures {
+        match picture.read(shape, transforms) {
+            Ok(image) => {
+                names.push(picture.name());
+                // The class is not known: any will do, since scores do not depend on it.
+                samples.push(ImageSample { image, label: 0 });
+            }
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    (names, samples)
+}
+
+/// The lines of a few pictures, `top` for each.
+fn classify(
+    classifier: &Classifier,
+    names: &[String],
+    samples: Vec<ImageSample>,
+    top: usize,
+) -> Result<Vec<String>, CliError> {
+    if samples.is_empty() {
+        return Ok(Vec::new());
+    }
+    let batch = classifier.collate()?.collate(samples)?;
     let Some(scores) = classifier.model.scores(&batch) else {
         let kind = &classifier.description.kind;
         let problem = format!("a model of kind \"{kind}\" gives no scores of classes");
         return Err(CliError::NotAClassifier { problem });
     };
-    let probabilities = rows_of(softmax(scores, 1))?;
-    let rows = pictures.iter().zip(probabilities).flat_map(|(picture, probabilities)| {
+    for (name, scores) in names.iter().zip(rows_of(scores.clone())?) {
+        expect_finite(&scores, name)?;
+    }
+    let mut lines = Vec::new();
+    for (name, probabilities) in names.iter().zip(rows_of(softmax(scores, 1))?) {
         let mut ranked: Vec<(usize, f32)> = probabilities.into_iter().enumerate().collect();
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let name = picture.name();
-        ranked.into_iter().take(top).map(move |(class, probability)| {
-            [name.clone(), classifier.description.class_name(class), format!("{probability:.6}")]
-        })
-    });
-    Ok(rows.collect())
+        for (class, probability) in ranked.into_iter().take(top) {
+            let class = classifier.description.class_name(class);
+            lines.push(csv_line(&[name, &class, &format!("{probability:.6}")])?);
+        }
+    }
+    Ok(lines)
+}
+
+/// Checks what a model gives for an image.
+pub(crate) fn expect_finite(scores: &[f32], image: &str) -> Result<(), CliError> {
+    match scores.iter().find(|score| !score.is_finite()) {
+        None => Ok(()),
+        Some(score) => Err(CliError::NotAClassifier {
+            problem: format!(
+                "the model's scores of {image} are not finite ({score}): its training has diverged, or \
+                 [normalize] in its model.toml is not what it was trained with"
+            ),
+        }),
+    }
+}
+
+fn csv_line(fields: &[&str]) -> Result<String, CliError> {
+    let failed = |source| CliError::Io { action: "encoding", path: "a row".into(), source };
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(fields).map_err(|error| failed(error.into()))?;
+    let bytes = writer.into_inner().map_err(|error| failed(error.into_error()))?;
+    String::from_utf8(bytes).map_err(|error| failed(std::io::Error::other(error)))
 }
 
 /// The rows of a matrix.

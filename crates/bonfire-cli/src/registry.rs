@@ -1,13 +1,12 @@
 use crate::classifier::TrainedModel;
 use crate::exit::Outcome;
-use crate::model_folder::ModelDescription;
+use crate::model_folder::{ModelDescription, ModelTensors};
 use crate::survey::Survey;
 use crate::worker::{Rank, survey_model, train_model};
 use crate::{CliError, classifier, weights};
 use bonfire_models::resnet::torchvision_tensor;
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
-use bonfire_tensor::state::HostTensor;
 use bonfire_trainer::config::{ConfigError, Plan, RunConfig};
 use bonfire_trainer::weights::{Head, WeightNames};
 use bonfire_trainer::{ImageBatch, Learnable};
@@ -91,7 +90,7 @@ pub(crate) trait ModelKind: Send + Sync {
     fn restore(
         &self,
         description: &ModelDescription,
-        tensors: BTreeMap<String, HostTensor>,
+        tensors: ModelTensors,
     ) -> Result<Box<dyn TrainedModel>, CliError>;
 
     /// Makes a model folder of a file of weights.
@@ -107,7 +106,7 @@ pub(crate) trait ModelKind: Send + Sync {
     fn export(
         &self,
         description: &ModelDescription,
-        tensors: BTreeMap<String, HostTensor>,
+        tensors: ModelTensors,
         out: &Path,
     ) -> Result<(), CliError>;
 }
@@ -130,7 +129,7 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
     fn restore(
         &self,
         description: &ModelDescription,
-        tensors: BTreeMap<String, HostTensor>,
+        tensors: ModelTensors,
     ) -> Result<Box<dyn TrainedModel>, CliError> {
         classifier::restore::<C>(description, tensors)
     }
@@ -148,7 +147,7 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
     fn export(
         &self,
         description: &ModelDescription,
-        tensors: BTreeMap<String, HostTensor>,
+        tensors: ModelTensors,
         out: &Path,
     ) -> Result<(), CliError> {
         weights::export_model::<C>(description, tensors, out)

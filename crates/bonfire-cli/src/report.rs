@@ -1,5 +1,7 @@
 //! What a person reads: the first line of a run and the table at its end.
 
+use crate::CliError;
+use crate::output::print;
 use bonfire_comm::ProcessGroup;
 use bonfire_parallel::{Compression, ZeroStage};
 use bonfire_trainer::config::Plan;
@@ -56,9 +58,9 @@ pub(crate) fn say(line: impl std::fmt::Display) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
-/// Prints the run's figures to standard output; a closed output is nobody's loss.
-pub(crate) fn print_table(summary: &Summary, folder: &Path) {
-    drop(std::io::stdout().lock().write_all(table(summary, folder).as_bytes()));
+/// Prints the run's figures to standard output.
+pub(crate) fn print_table(summary: &Summary, folder: &Path) -> Result<(), CliError> {
+    print(table(summary, folder))
 }
 
 fn table(summary: &Summary, folder: &Path) -> String {

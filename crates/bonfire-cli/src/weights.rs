@@ -4,15 +4,15 @@ use crate::CliError;
 use crate::args::{ExportArgs, ImportArgs};
 use crate::classifier::{build, with_tensors};
 use crate::exit::Outcome;
-use crate::model_folder::{DESCRIPTION, ModelDescription, ModelFolder};
+use crate::model_folder::{
+    DESCRIPTION, ModelDescription, ModelFolder, ModelTensors, of_description,
+};
 use crate::registry::{ModelConfig, Registry};
 use crate::report::say;
-use bonfire_tensor::state::HostTensor;
 use bonfire_trainer::RunFolder;
 use bonfire_trainer::config::Plan;
 use bonfire_trainer::weights::{Fitted, Head, export_pytorch, load_weights};
 use burn::tensor::Device;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Makes a folder that `bonfire predict` and `bonfire evaluate` take.
@@ -25,8 +25,9 @@ pub(crate) fn import(registry: &Registry, args: &ImportArgs) -> Result<Outcome, 
         });
     }
     let head = if args.reset_head { Head::Keep } else { Head::Load };
-    let kind = registry.kind(&description.kind)?;
-    kind.import(&description, &args.file, head, &args.out)?;
+    let import =
+        || registry.kind(&description.kind)?.import(&description, &args.file, head, &args.out);
+    import().map_err(of_description(&args.model))?;
     say(format_args!("model folder {}", args.out.display()));
     Ok(Outcome::Done)
 }
@@ -34,9 +35,9 @@ pub(crate) fn import(registry: &Registry, args: &ImportArgs) -> Result<Outcome, 
 /// Writes the tensors of a model under PyTorch's names.
 pub(crate) fn export(registry: &Registry, args: &ExportArgs) -> Result<Outcome, CliError> {
     let folder = ModelFolder::open(&args.model)?;
-    let tensors = folder.tensors(args.variant.as_deref())?;
-    let kind = registry.kind(&folder.description.kind)?;
-    kind.export(&folder.description, tensors, &args.out)?;
+    let (description, tensors) = (&folder.description, folder.tensors(args.variant.as_deref())?);
+    let export = || registry.kind(&description.kind)?.export(description, tensors, &args.out);
+    export().map_err(of_description(&folder.description_file()))?;
     say(format_args!("weights {}", args.out.display()));
     Ok(Outcome::Done)
 }
@@ -57,7 +58,7 @@ pub(crate) fn import_model<C: ModelConfig>(
 
 pub(crate) fn export_model<C: ModelConfig>(
     description: &ModelDescription,
-    tensors: BTreeMap<String, HostTensor>,
+    tensors: ModelTensors,
     out: &Path,
 ) -> Result<(), CliError> {
     let (config, model) = with_tensors::<C>(description, tensors)?;

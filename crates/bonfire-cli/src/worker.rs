@@ -99,7 +99,7 @@ pub(crate) fn train_model<C: ModelConfig>(
             folder.write_variant(&report.model, variant)?;
         }
         folder.write_summary(&summary)?;
-        print_table(&summary, folder.path());
+        print_table(&summary, folder.path())?;
     }
     match report.stopped {
         true => Ok(Outcome::Stopped { signal: rank.interrupt.signal() }),

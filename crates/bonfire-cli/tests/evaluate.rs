@@ -31,6 +31,8 @@ fn a_run_is_evaluated_again() {
     let unknown = evaluate(&model, &recipe, &["--variant", "swa"]).fail();
     unknown.says_once(&["no variant \"swa\"", "known are ema"]);
 
+    evaluate(&model, &recipe, &["--batch-size", "0"]).fail().says("--batch-size");
+
     // The classes add up to the whole.
     let (_, classes) = by_recipe.stdout.split_once("class ").unwrap();
     let classes: Vec<Vec<f64>> = classes.lines().skip(1).map(numbers).collect();

@@ -19,6 +19,8 @@ fn digits_are_recognised_wherever_they_come_from() {
     every_format(&model);
     whole_folders(&model, &trained);
     what_cannot_be_read_is_named(&model);
+    good_pictures_are_classified_whatever_the_others_are(&model);
+    numbers_of_nothing_are_refused(&model);
 }
 
 /// Probabilities of all classes, the likeliest first.
@@ -89,6 +91,35 @@ fn what_cannot_be_read_is_named(model: &Path) {
     call(folder.path(), &[&seven()], &[])
         .fail()
         .says_once(&["there is no model.toml", "finished run"]);
+}
+
+fn good_pictures_are_classified_whatever_the_others_are(model: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a.png"), "no picture").unwrap();
+    fs::copy(seven(), at("b.png")).unwrap();
+    fs::write(at("c-idx3-ubyte"), "no images").unwrap();
+    fs::copy(seven(), at("d.png")).unwrap();
+    let empty = at("empty");
+    fs::create_dir(&empty).unwrap();
+    for batch_size in ["1", "32"] {
+        let options = ["--batch-size", batch_size];
+        let ended = call(model, &[&empty, folder.path(), &seven()], &options).fail();
+        let classes: Vec<String> = rows(&ended).into_iter().map(|row| row.1).collect();
+        assert_eq!(classes, ["7", "7", "7"], "{}", ended.log());
+        ended.says_once(&["3 of 6 pictures cannot be used:"]);
+        for name in
+            ["a.png\" cannot be used", "c-idx3-ubyte", "empty\" cannot be used: there is no"]
+        {
+            ended.says(name);
+        }
+    }
+}
+
+fn numbers_of_nothing_are_refused(model: &Path) {
+    for option in ["--top", "--batch-size"] {
+        call(model, &[&seven()], &[option, "0"]).fail().says(option);
+    }
 }
 
 fn seven() -> PathBuf {

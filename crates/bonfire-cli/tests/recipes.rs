@@ -83,4 +83,13 @@ fn pictures_of_ones_own_are_trained_on_and_told_apart() {
         .find_map(|line| line.strip_prefix("loss")?.trim().parse().ok())
         .unwrap();
     assert!((said - loss).abs() < 1e-3, "{said} {loss}");
+    // As it does where a recipe says nothing of it.
+    let silent = root.join("silent.toml");
+    let recipe = format!(
+        "model.kind = \"resnet\"\noptimizer.kind = \"sgd\"\ndata = {{ kind = \"folder\", path = {:?} }}\n",
+        root.display().to_string()
+    );
+    fs::write(&silent, recipe).unwrap();
+    let again = bonfire(&["evaluate", model, silent.to_str().unwrap()]).succeed();
+    assert_eq!(again.stdout, evaluated.stdout);
 }

@@ -99,6 +99,45 @@ pub fn inspect<M: Module>(model: &M) -> Result<Vec<ParameterSpec>, TensorError> 
     Ok(specs)
 }
 
+/// Lists paths and shapes of all tensors of a module in visiting order, without making the values of those
+/// that Burn has put off: it takes no memory, however large the module would be.
+pub fn shapes<M: Module>(model: &M) -> Vec<(String, Vec<usize>)> {
+    let mut visitor = Shapes::default();
+    model.visit(&mut visitor);
+    visitor.found
+}
+
+#[derive(Default)]
+struct Shapes {
+    path: ModulePath,
+    seen: HashSet<ParamId>,
+    found: Vec<(String, Vec<usize>)>,
+}
+
+impl Shapes {
+    fn add(&mut self, id: ParamId, shape: &burn::tensor::Shape) {
+        if self.seen.insert(id) {
+            self.found.push((self.path.joined(), shape.to_vec()));
+        }
+    }
+}
+
+impl ModuleVisitor for Shapes {
+    track_path!();
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(param.id, &param.lazy_shape());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(param.id, &param.lazy_shape());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param.id, &param.lazy_shape());
+    }
+}
+
 /// The trainable ones of `specs`, in order: the k-th has gradient hook k.
 pub fn trainable(specs: &[ParameterSpec]) -> Vec<ParameterSpec> {
     specs.iter().filter(|spec| spec.role == Role::Trainable).cloned().collect()

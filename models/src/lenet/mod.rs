@@ -44,7 +44,7 @@ impl LeNetConfig {
     /// Makes the model.
     ///
     /// # Errors
-    /// [`ModelError`] for images smaller than 4x4, or a layer without units.
+    /// [`ModelError`] for images smaller than 4x4, or a layer without units or of too many.
     pub fn init(
         &self,
         image: ImageShape,
@@ -70,12 +70,18 @@ impl LeNetConfig {
             return Err(ModelError { key, value, remedy: "must be at least 1".to_string() });
         }
         let [first, second] = self.channels;
+        let channels = format!("{:?}", self.channels);
+        ModelError::check_layer("channels", &channels, &[image.channels, first, 3, 3])?;
+        ModelError::check_layer("channels", &channels, &[first, second, 3, 3])?;
+        let pooled = [second, image.height / 4, image.width / 4];
+        ModelError::check_layer("hidden", self.hidden, &[&pooled[..], &[self.hidden]].concat())?;
+        ModelError::check_layer("hidden", self.hidden, &[self.hidden, num_classes])?;
         let conv = |input, output| {
             Conv2dConfig::new([input, output], [3, 3])
                 .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
                 .init(device)
         };
-        let flat = second * (image.height / 4) * (image.width / 4);
+        let flat = pooled.iter().product();
         Ok(LeNet {
             conv1: conv(image.channels, first),
             conv2: conv(first, second),
@@ -107,6 +113,22 @@ mod tests {
             let net = LeNetConfig::default().init(image, 10, &device).unwrap();
             assert_eq!(net.forward(Tensor::zeros([2, 1, height, width], &device)).dims(), [2, 10]);
         }
+    }
+
+    #[test]
+    fn layers_that_no_memory_holds_are_refused() {
+        let image = ImageShape { channels: 1, height: 28, width: 28 };
+        for (channels, hidden, says) in [
+            ([16, 32], 1 << 40, "model.hidden = 1099511627776: a layer would have 32 x 7 x 7 x"),
+            ([usize::MAX, 1], 8, "model.channels = [18446744073709551615, 1]: a layer would"),
+            ([1 << 20, 1 << 20], 8, "model.channels = [1048576, 1048576]: a layer would have"),
+        ] {
+            let config = LeNetConfig { channels, hidden };
+            let error = config.init(image, 10, &Device::flex()).unwrap_err().to_string();
+            assert!(error.starts_with(says), "{error}");
+        }
+        let error = LeNetConfig::default().init(image, 1 << 40, &Device::flex()).unwrap_err();
+        assert!(error.to_string().contains("128 x 1099511627776 weights"), "{error}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl MlpConfig {
     /// Makes the model with PyTorch's initialisation of linear layers.
     ///
     /// # Errors
-    /// [`ModelError`] for a layer without units.
+    /// [`ModelError`] for a layer without units or of too many.
     pub fn init(
         &self,
         image: ImageShape,
@@ -46,9 +46,14 @@ impl MlpConfig {
                 remedy: "give every hidden layer at least one unit".to_string(),
             });
         }
-        let mut sizes = vec![image.channels * image.height * image.width];
+        let pixels = [image.channels, image.height, image.width];
+        ModelError::check_layer("hidden", format!("{:?}", self.hidden), &pixels)?;
+        let mut sizes = vec![pixels.iter().product()];
         sizes.extend(&self.hidden);
         sizes.push(num_classes);
+        for pair in sizes.windows(2) {
+            ModelError::check_layer("hidden", format!("{:?}", self.hidden), pair)?;
+        }
         let layers =
             sizes.windows(2).map(|pair| LinearConfig::new(pair[0], pair[1]).init(device)).collect();
         Ok(Mlp { layers })
@@ -83,9 +88,16 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_layer_is_refused() {
+    fn empty_layers_and_those_that_no_memory_holds_are_refused() {
         let image = ImageShape { channels: 1, height: 8, width: 8 };
-        let error = MlpConfig { hidden: vec![0] }.init(image, 10, &Device::flex()).unwrap_err();
-        assert!(error.to_string().contains("model.hidden"), "{error}");
+        for (hidden, says) in [
+            (vec![0], "at least one unit"),
+            (vec![1 << 30], "64 x 1073741824 weights"),
+            (vec![8, usize::MAX], "8 x 18446744073709551615 weights"),
+        ] {
+            let error = MlpConfig { hidden }.init(image, 10, &Device::flex()).unwrap_err();
+            let error = error.to_string();
+            assert!(error.starts_with("model.hidden = [") && error.contains(says), "{error}");
+        }
     }
 }

@@ -66,6 +66,17 @@ struct Layout {
     width: usize,
 }
 
+impl Layout {
+    /// Checks the sizes of the largest layers: those of the last stage, the first one and the last.
+    fn check_width(&self, image: ImageShape, num_classes: usize) -> Result<(), ModelError> {
+        let check = |sizes: &[usize]| ModelError::check_layer("width", self.width, sizes);
+        let stages = 1 << (self.blocks.len() - 1);
+        check(&[image.channels, self.width, 7, 7])?;
+        check(&[stages, stages, self.width, self.width, 3, 3])?;
+        check(&[self.kind.expansion(), stages, self.width, num_classes])
+    }
+}
+
 impl Stem {
     fn stride(self) -> usize {
         match self {
@@ -94,7 +105,7 @@ impl ResNetConfig {
     /// Makes the model.
     ///
     /// # Errors
-    /// [`ModelError`] for another depth, a width of 0, groups that do not divide the width, or
+    /// [`ModelError`] for another depth, a width of 0 or too large, groups that do not divide the width, or
     /// images smaller than what one pixel of the last stage stands for.
     pub fn init(
         &self,
@@ -104,6 +115,7 @@ impl ResNetConfig {
     ) -> Result<ResNet, ModelError> {
         let layout = self.layout()?;
         self.check_size(image, &layout)?;
+        layout.check_width(image, num_classes)?;
         let norm = NormConfig::new(self.norm).with_num_groups(self.norm_groups);
         let layers = Layers { norm, zero_init_residual: self.zero_init_residual, device };
 
@@ -215,6 +227,17 @@ mod tests {
     fn a_width_of_nothing_is_refused() {
         let message = refusal(ResNetConfig { width: Some(0), ..Default::default() }, 32);
         assert_eq!(message, "model.width = 0: must be at least 1");
+    }
+
+    #[test]
+    fn widths_that_no_memory_holds_are_refused() {
+        for width in [1 << 12, usize::MAX] {
+            let message = refusal(ResNetConfig { width: Some(width), ..Default::default() }, 32);
+            let says = format!("model.width = {width}: a layer would have 8 x 8 x {width} x");
+            assert!(message.starts_with(&says), "{message}");
+        }
+        let largest = ResNetConfig { width: Some(1 << 10), ..Default::default() };
+        assert!(largest.init(square(32), 10, &Device::flex()).is_ok());
     }
 
     #[test]

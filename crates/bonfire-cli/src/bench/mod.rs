@@ -95,16 +95,16 @@ fn measure_all(
         .map(|&algorithm| Ok((algorithm, world.with_algorithm(algorithm)?)))
         .collect::<Result<Vec<_>, CliError>>()?;
     let table = Table::new(first);
-    table.header(world, plan, args.transport);
+    table.header(world, plan, args.transport)?;
     let mut rows = Vec::new();
     for case in plan.cases(world.world_size()) {
         for (algorithm, group) in &groups {
             let row = measure(world, group, *algorithm, &case)?;
-            table.row(&row, &case, world.world_size());
+            table.row(&row, &case, world.world_size())?;
             rows.push(row);
         }
     }
-    table.footer(&rows);
+    table.footer(&rows)?;
     if let Some(json) = json {
         json.write(&rows)?;
     }

@@ -1,9 +1,10 @@
 use super::measure::Row;
 use super::plan::{Case, Plan};
+use crate::CliError;
+use crate::output::print_line;
 use bonfire_comm::{ProcessGroup, Transport};
-use std::io::Write;
 
-/// The table on the standard output of rank 0; a closed output is nobody's loss.
+/// The table on the standard output of rank 0.
 pub(super) struct Table {
     shown: bool,
 }
@@ -15,7 +16,12 @@ impl Table {
     }
 
     /// Says what was measured where, and names the columns.
-    pub(super) fn header(&self, world: &ProcessGroup, plan: &Plan, transport: Option<Transport>) {
+    pub(super) fn header(
+        &self,
+        world: &ProcessGroup,
+        plan: &Plan,
+        transport: Option<Transport>,
+    ) -> Result<(), CliError> {
         let machines = match world.num_machines() {
             1 => "1 machine".to_string(),
             number => format!("{number} machines"),
@@ -25,20 +31,21 @@ impl Table {
             world.engine_name(),
             world.world_size(),
             transport_in_words(world, transport),
-        ));
+        ))?;
         self.say(&format!(
             "# in place; 1 warm-up, median of {} iterations of the slowest rank; 1 GB = 1e9 bytes",
             plan.iterations
-        ));
+        ))?;
         let head = ["bytes", "count", "type", "op", "algorithm", "time", "algbw", "busbw", "wrong"];
         let units = ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""];
         for cells in [head, units] {
-            self.say(&line('#', cells.map(str::to_string)));
+            self.say(&line('#', cells.map(str::to_string)))?;
         }
+        Ok(())
     }
 
     /// Shows a row as soon as it is measured.
-    pub(super) fn row(&self, row: &Row, case: &Case, world_size: usize) {
+    pub(super) fn row(&self, row: &Row, case: &Case, world_size: usize) -> Result<(), CliError> {
         // As in nccl-tests: the argument of the call, which for some is the part of a rank.
         let count = if case.op.has_parts() { case.count / world_size } else { case.count };
         let cells = [
@@ -52,20 +59,18 @@ impl Table {
             format!("{:.3}", row.busbw_gbps),
             row.wrong.to_string(),
         ];
-        self.say(&line(' ', cells));
+        self.say(&line(' ', cells))
     }
 
     /// Sums up.
-    pub(super) fn footer(&self, rows: &[Row]) {
+    pub(super) fn footer(&self, rows: &[Row]) -> Result<(), CliError> {
         let wrong: usize = rows.iter().map(|row| row.wrong).sum();
         let verdict = if wrong == 0 { "OK" } else { "FAILED" };
-        self.say(&format!("# wrong elements: {wrong} {verdict}"));
+        self.say(&format!("# wrong elements: {wrong} {verdict}"))
     }
 
-    fn say(&self, line: &str) {
-        if self.shown {
-            drop(writeln!(std::io::stdout(), "{line}"));
-        }
+    fn say(&self, line: &str) -> Result<(), CliError> {
+        if self.shown { print_line(line) } else { Ok(()) }
     }
 }
 

@@ -1,7 +1,7 @@
 use super::args::InspectArgs;
-use super::print;
 use crate::CliError;
 use crate::exit::Outcome;
+use crate::output::print_line;
 use bonfire_tensor::state::State;
 use bonfire_trainer::TrainError;
 use bonfire_trainer::checkpoint::{Checkpoint, Entry, list, load};
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 pub(super) fn inspect(args: &InspectArgs) -> Result<Outcome, CliError> {
     let entries = list(&args.path).map_err(TrainError::from)?;
     if entries.len() > 1 {
-        entries.iter().for_each(|entry| print(line(entry)));
-        print("");
+        entries.iter().try_for_each(|entry| print_line(line(entry)))?;
+        print_line("")?;
     }
-    show(&load(&args.path).map_err(TrainError::from)?, args.tensors);
+    show(&load(&args.path).map_err(TrainError::from)?, args.tensors)?;
     Ok(Outcome::Done)
 }
 
@@ -33,38 +33,39 @@ fn line(entry: &Entry) -> String {
     }
 }
 
-fn show(checkpoint: &Checkpoint, tensors: bool) {
+fn show(checkpoint: &Checkpoint, tensors: bool) -> Result<(), CliError> {
     let manifest = &checkpoint.manifest;
-    print(format_args!(
+    print_line(format_args!(
         "step {}, epoch {}, saved by {} rank(s), format {}",
         manifest.step, manifest.epoch, manifest.world_size, manifest.format
-    ));
+    ))?;
     for file in &manifest.files {
-        print(format_args!("{:<20} {:>10}  xxh3 {}", file.name, size(file.bytes), file.xxh3));
+        print_line(format_args!("{:<20} {:>10}  xxh3 {}", file.name, size(file.bytes), file.xxh3))?;
     }
-    print("\nparts");
+    print_line("\nparts")?;
     for (part, (count, elements, bytes)) in parts(&checkpoint.state) {
-        print(format_args!(
+        print_line(format_args!(
             "{part:<20} {count:>5} tensors  {elements:>12} elements  {:>10}",
             size(bytes)
-        ));
+        ))?;
     }
-    print("\nconfiguration");
+    print_line("\nconfiguration")?;
     for (key, value) in &manifest.configuration {
-        print(format_args!("{key} = {value}"));
+        print_line(format_args!("{key} = {value}"))?;
     }
     if tensors {
-        print("\ntensors");
+        print_line("\ntensors")?;
         for (name, tensor) in &checkpoint.state.tensors {
             let bytes = tensor.data.as_bytes().len() as u64;
             let (shape, dtype) = (&tensor.shape, tensor.data.dtype());
-            print(format_args!("{name}  {shape:?}  {dtype}  {}", size(bytes)));
+            print_line(format_args!("{name}  {shape:?}  {dtype}  {}", size(bytes)))?;
         }
-        print("\nscalars");
+        print_line("\nscalars")?;
         for (name, scalar) in &checkpoint.state.scalars {
-            print(format_args!("{name} = {scalar:?}"));
+            print_line(format_args!("{name} = {scalar:?}"))?;
         }
     }
+    Ok(())
 }
 
 /// Tensors, elements and bytes of each part of a state.

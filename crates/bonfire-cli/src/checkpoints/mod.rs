@@ -9,7 +9,6 @@ pub(crate) use args::CheckpointCommand;
 
 use crate::CliError;
 use crate::exit::Outcome;
-use std::io::Write;
 
 /// Runs a command of `bonfire checkpoint`.
 pub(crate) fn run(command: &CheckpointCommand) -> Result<Outcome, CliError> {
@@ -20,9 +19,4 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<Outcome, CliError> {
         CheckpointCommand::Average(args) => models::average(args),
         CheckpointCommand::Prune(args) => upkeep::prune(args),
     }
-}
-
-/// Prints a line to standard output; a closed one is nobody's loss.
-fn print(line: impl std::fmt::Display) {
-    drop(writeln!(std::io::stdout(), "{line}"));
 }

@@ -1,9 +1,9 @@
 //! Checks and removes checkpoints.
 
 use super::args::{PruneArgs, VerifyArgs};
-use super::print;
 use crate::CliError;
 use crate::exit::Outcome;
+use crate::output::print_line;
 use bonfire_trainer::TrainError;
 use bonfire_trainer::checkpoint::{self, list, load};
 
@@ -17,11 +17,11 @@ pub(super) fn verify(args: &VerifyArgs) -> Result<Outcome, CliError> {
             match result {
                 Ok(_) => {
                     sound += 1;
-                    print(format_args!("{}: sound", entry.path.display()));
+                    print_line(format_args!("{}: sound", entry.path.display()))?;
                 }
                 Err(error) => {
                     damaged += 1;
-                    print(format_args!("{}: damaged: {error}", entry.path.display()));
+                    print_line(format_args!("{}: damaged: {error}", entry.path.display()))?;
                 }
             }
         }
@@ -37,9 +37,9 @@ pub(super) fn prune(args: &PruneArgs) -> Result<Outcome, CliError> {
     let gone = checkpoint::prune(&args.path, args.keep_last.get(), args.dry_run);
     let gone = gone.map_err(TrainError::from)?;
     let verb = if args.dry_run { "would remove" } else { "removed" };
-    gone.iter().for_each(|path| print(format_args!("{verb} {}", path.display())));
+    gone.iter().try_for_each(|path| print_line(format_args!("{verb} {}", path.display())))?;
     if gone.is_empty() {
-        print("nothing to remove");
+        print_line("nothing to remove")?;
     }
     Ok(Outcome::Done)
 }

@@ -5,11 +5,11 @@ use super::statistics::Statistics;
 use super::{kind, sheet};
 use crate::CliError;
 use crate::exit::Outcome;
+use crate::output::print;
 use bonfire_data::{ImageDataset, Split};
 use bonfire_trainer::config::DataSource;
 use bonfire_trainer::open_images;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,9 +27,7 @@ pub(super) fn info(args: &InfoArgs) -> Result<Outcome, CliError> {
         train: &train_figures,
         valid: valid_figures.as_ref().map_err(ToString::to_string),
     };
-    let text = format!("{}: {}\n{}", args.path.display(), describe(&source), report.text());
-    // A closed output is nobody's loss.
-    drop(std::io::stdout().lock().write_all(text.as_bytes()));
+    print(format_args!("{}: {}\n{}", args.path.display(), describe(&source), report.text()))?;
     if let Some(path) = &args.sheet {
         write_sheet(path, &train_figures)?;
     }

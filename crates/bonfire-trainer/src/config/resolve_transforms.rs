@@ -15,8 +15,8 @@ use super::transform_sections::{
 };
 use super::transforms::{AutoAugmentPlan, CropPlan, ErasingPlan, ErasingValue, TransformsPlan};
 
-/// Longest edge and widest border, in pixels.
-const LONGEST: usize = 65_535;
+/// Longest edge of an image, and widest border, in pixels.
+pub const LONGEST_EDGE: usize = 65_535;
 
 /// Checks `[data.transforms]`.
 pub(super) fn resolve(section: &TransformsSection, resolver: &mut Resolver<'_>) -> TransformsPlan {
@@ -281,7 +281,7 @@ impl Keys<'_, '_> {
             [height, width] => [*height, *width],
             _ => [0; 2],
         };
-        let ok = found.iter().all(|edge| (1..=LONGEST).contains(edge));
+        let ok = found.iter().all(|edge| (1..=LONGEST_EDGE).contains(edge));
         self.check(name, size, ok, "must be a number of pixels from 1 to 65535, or two of them");
         found
     }
@@ -293,7 +293,7 @@ impl Keys<'_, '_> {
             [left, top, right, bottom] => [*left, *top, *right, *bottom],
             _ => [usize::MAX; 4],
         };
-        let ok = found.iter().all(|pixels| *pixels <= LONGEST);
+        let ok = found.iter().all(|pixels| *pixels <= LONGEST_EDGE);
         self.check(name, padding, ok, "must be 1, 2 or 4 numbers of pixels up to 65535");
         found
     }

@@ -1,7 +1,7 @@
 use crate::checkpoint::CheckpointError;
 use bonfire_tensor::TensorError;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why weights cannot be taken from a file, or written to one.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,28 @@ pub struct Mismatch {
     pub head: Option<String>,
 }
 
+/// Tensors of a kind that a message names.
+const NAMED: usize = 10;
+
+impl Mismatch {
+    /// Makes one of a file in which nothing differs yet.
+    pub fn new(path: &Path, names: &'static str) -> Self {
+        let (missing, unexpected, wrong) = (Vec::new(), Vec::new(), Vec::new());
+        Self { path: path.to_path_buf(), names, missing, unexpected, wrong, head: None }
+    }
+
+    /// Turns "nothing differs" into `Ok`.
+    ///
+    /// # Errors
+    /// [`WeightsError::Mismatch`] if anything does.
+    pub fn into_result(self) -> Result<(), WeightsError> {
+        match self.missing.is_empty() && self.unexpected.is_empty() && self.wrong.is_empty() {
+            true => Ok(()),
+            false => Err(WeightsError::Mismatch(Box::new(self))),
+        }
+    }
+}
+
 /// A tensor that is not as the model needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongShape {
@@ -78,20 +100,31 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, names) = (self.path.display(), self.names);
         write!(formatter, "the weights in \"{path}\" ({names}) are not those of the model:")?;
-        for name in &self.missing {
-            write!(formatter, "\n  missing: \"{name}\"")?;
-        }
-        for name in &self.unexpected {
-            write!(formatter, "\n  unexpected: \"{name}\"")?;
-        }
-        for wrong in &self.wrong {
-            write!(formatter, "\n  other shape: {wrong}")?;
-        }
+        let quoted = |name: &String| format!("\"{name}\"");
+        list(formatter, "missing", self.missing.iter().map(quoted))?;
+        list(formatter, "unexpected", self.unexpected.iter().map(quoted))?;
+        list(formatter, "other shape", self.wrong.iter().map(ToString::to_string))?;
         let Some(head) = &self.head else { return Ok(()) };
         write!(
             formatter,
             "\n  the head \"{head}\" is that of other classes; model.reset_head = true (--reset-head) keeps \
              the model's new one and takes all the rest"
         )
+    }
+}
+
+/// Writes the first lines of a list, and how many there are more.
+fn list(
+    formatter: &mut fmt::Formatter<'_>,
+    what: &str,
+    lines: impl ExactSizeIterator<Item = String>,
+) -> fmt::Result {
+    let more = lines.len().saturating_sub(NAMED);
+    for line in lines.take(NAMED) {
+        write!(formatter, "\n  {what}: {line}")?;
+    }
+    match more {
+        0 => Ok(()),
+        more => write!(formatter, "\n  {what}: {more} more"),
     }
 }

@@ -77,12 +77,9 @@ pub fn load_weights<M: Module>(
             }
         }
     }
-    if !(missing.is_empty() && unexpected.is_empty() && wrong.is_empty()) {
-        let path = file.path().to_path_buf();
-        let mismatch =
-            Mismatch { path, names: places.names, missing, unexpected, wrong, head: wrong_head };
-        return Err(WeightsError::Mismatch(Box::new(mismatch)));
-    }
+    let head = wrong_head;
+    let mismatch = Mismatch::new(file.path(), places.names);
+    Mismatch { missing, unexpected, wrong, head, ..mismatch }.into_result()?;
     let kept = kept.into_iter().map(|place| place.path.clone()).collect();
     let num_loaded = state.tensors.len();
     let model = parameters::write(model, state)?;
