@@ -2,6 +2,7 @@
 
 use crate::CliError;
 use crate::model_folder::ModelDescription;
+use crate::own_data::Images;
 use crate::registry::ModelConfig;
 use crate::weights::keys_of;
 use bonfire_data::{
@@ -9,7 +10,7 @@ use bonfire_data::{
 };
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::{Normalize, Plan, TransformsPlan};
-use bonfire_trainer::{ImageCollate, open_images};
+use bonfire_trainer::ImageCollate;
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -26,10 +27,12 @@ pub(crate) struct Data {
 
 impl Data {
     /// Opens what the plan names.
-    pub(crate) fn open(plan: &Plan, device: &Device) -> Result<Self, CliError> {
-        let [train, valid] =
-            [Split::Train, Split::Test].map(|split| open_images(&plan.data.source, split));
-        let (train, valid) = (train?, valid?);
+    pub(crate) fn open(plan: &Plan, images: &Images, device: &Device) -> Result<Self, CliError> {
+        let (train, valid) = match [Split::Train, Split::Test].map(|split| images.open(split)) {
+            [Ok(train), Ok(valid)] => (train, valid),
+            [Err(train), Err(valid)] => return Err(both(train, valid).into()),
+            [Err(error), _] | [_, Err(error)] => return Err(error.into()),
+        };
         check_classes(train.as_ref(), valid.as_ref())?;
         let normalize = plan.data.normalize.as_ref();
         let train = transformed(train, &plan.data.transforms, normalize);
@@ -46,6 +49,7 @@ impl Data {
             batch_size: plan.data.batch_size,
             workers: plan.data.workers,
             prefetch_factor: plan.data.prefetch_factor,
+            timeout: plan.data.timeout,
             seed: plan.seed,
             padding: Padding::Skip,
             ..LoaderConfig::default()
@@ -74,6 +78,14 @@ impl Data {
             image: self.shape.into(),
             config: keys_of(config)?,
         })
+    }
+}
+
+/// What is wrong with both splits, told once where it is the same.
+fn both(train: DataError, valid: DataError) -> DataError {
+    match (train.to_string(), valid.to_string()) {
+        (first, second) if first == second => train,
+        (first, second) => DataError::message(format!("{first}; and for validation: {second}")),
     }
 }
 

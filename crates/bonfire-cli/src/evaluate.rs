@@ -12,7 +12,7 @@ use bonfire_data::{DataLoader, ImageDataset, LoaderConfig, Padding, Shard, Split
 use bonfire_nn::cross_entropy;
 use bonfire_parallel::LossReduction;
 use bonfire_trainer::config::{OptimizerKind, Plan, RunConfig};
-use bonfire_trainer::{ImageBatch, limit_threads, open_images};
+use bonfire_trainer::{ImageBatch, limit_threads};
 use burn::tensor::Tensor;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) fn evaluate(registry: &Registry, args: &EvaluateArgs) -> Result<Outco
     let classifier = Classifier::open(registry, &args.model, args.variant.as_deref())?;
     let config = data_config(&args.data, &args.overrides)?;
     let plan = Plan::resolve(&config, 1)?.data;
-    let images = open_images(&plan.source, Split::Test)?;
+    let images = registry.images(&config, &plan.source)?.open(Split::Test)?;
     check_fit(&classifier, images.as_ref())?;
     // What the recipe does not say is as it was in training.
     let transforms = match config.data.valid_transforms {

@@ -1,9 +1,10 @@
-//! The `bonfire` program as a library, so that a program with models of its own gets the whole
-//! command line:
+//! The `bonfire` program as a library, so that a program with models and data sets of its own gets
+//! the whole command line:
 //!
 //! ```ignore
 //! fn main() -> std::process::ExitCode {
-//!     bonfire_cli::run(Registry::builtin().with_model::<MyNetConfig>("my_net"))
+//!     let registry = Registry::builtin().with_model::<MyNetConfig>("my_net");
+//!     bonfire_cli::run(registry.with_data::<MyImages>("my_images"))
 //! }
 //! ```
 
@@ -24,6 +25,7 @@ mod launcher;
 mod model_folder;
 mod new_package;
 mod output;
+mod own_data;
 mod package_name;
 mod pictures;
 mod plot;
@@ -39,13 +41,14 @@ mod worker;
 
 pub use data_sets::FetchError;
 pub use error::CliError;
+pub use own_data::DataConfig;
 pub use registry::{ModelConfig, Registry};
 
 use clap::Parser;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// Runs the command line of this process with the models of `registry`.
+/// Runs the command line of this process with the models and data sets of `registry`.
 ///
 /// Call it first thing in `main`: it sets the number of threads before anything uses them.
 pub fn run(registry: Registry) -> ExitCode {

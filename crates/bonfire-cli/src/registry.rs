@@ -1,13 +1,14 @@
 use crate::classifier::TrainedModel;
 use crate::exit::Outcome;
 use crate::model_folder::{ModelDescription, ModelTensors};
+use crate::own_data::{DataConfig, Images, OwnKinds};
 use crate::survey::Survey;
 use crate::worker::{Rank, survey_model, train_model};
 use crate::{CliError, classifier, weights};
 use bonfire_models::resnet::torchvision_tensor;
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
-use bonfire_trainer::config::{ConfigError, Plan, RunConfig};
+use bonfire_trainer::config::{ConfigError, DataSource, Plan, RunConfig};
 use bonfire_trainer::weights::{Head, WeightNames};
 use bonfire_trainer::{ImageBatch, Learnable};
 use burn::tensor::Device;
@@ -69,10 +70,12 @@ builtin!(ResNetConfig, bonfire_models::ResNet, |_| {
     WeightNames::default().with_head("fc").with_pytorch(torchvision_tensor)
 });
 
-/// The models that recipes can name by `model.kind`.
+/// The models that recipes can name by `model.kind`, and the data sets of a program's own that they can
+/// name by `data.kind`.
 #[derive(Clone, Default)]
 pub struct Registry {
     kinds: BTreeMap<String, Arc<dyn ModelKind>>,
+    data: OwnKinds,
 }
 
 /// A model configuration with its type forgotten.
@@ -81,7 +84,12 @@ pub(crate) trait ModelKind: Send + Sync {
     fn check(&self, config: &RunConfig) -> Result<(), ConfigError>;
 
     /// Opens the data, makes the model, and checks the recipe against both.
-    fn survey(&self, config: &RunConfig, plan: &Plan) -> Result<Survey, CliError>;
+    fn survey(
+        &self,
+        config: &RunConfig,
+        plan: &Plan,
+        images: &Images,
+    ) -> Result<Survey, CliError>;
 
     /// Trains the model as one rank.
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError>;
@@ -118,8 +126,13 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
         config.parse_model::<C>().map(drop)
     }
 
-    fn survey(&self, config: &RunConfig, plan: &Plan) -> Result<Survey, CliError> {
-        survey_model(&config.parse_model::<C>()?, config, plan)
+    fn survey(
+        &self,
+        config: &RunConfig,
+        plan: &Plan,
+        images: &Images,
+    ) -> Result<Survey, CliError> {
+        survey_model(&config.parse_model::<C>()?, config, plan, images)
     }
 
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError> {
@@ -172,6 +185,22 @@ impl Registry {
     pub fn with_model<C: ModelConfig>(mut self, kind: &str) -> Self {
         self.kinds.insert(kind.to_string(), Arc::new(Kind::<C>(std::marker::PhantomData)));
         self
+    }
+
+    /// Adds a data set under a name, in place of one of that name. The names of Bonfire's own kinds
+    /// (`idx`, `folder`, ...) stay with them.
+    pub fn with_data<C: DataConfig>(mut self, kind: &str) -> Self {
+        self.data.add::<C>(kind);
+        self
+    }
+
+    /// Finds the data set that a recipe names, and checks its keys.
+    pub(crate) fn images(
+        &self,
+        config: &RunConfig,
+        source: &DataSource,
+    ) -> Result<Images, ConfigError> {
+        self.data.images(config, source)
     }
 
     /// Finds the model that a recipe names, and checks its keys.

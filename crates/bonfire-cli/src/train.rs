@@ -4,6 +4,7 @@ use crate::args::TrainArgs;
 use crate::exit::Outcome;
 use crate::flight::{self, DumpOnDemand};
 use crate::interrupt::Interrupt;
+use crate::own_data::Images;
 use crate::registry::{ModelKind, Registry};
 use crate::worker::{Rank, default_run_folder};
 use crate::{CliError, dry_run, launcher};
@@ -19,6 +20,7 @@ pub(crate) struct Recipe {
     pub(crate) config: RunConfig,
     pub(crate) plan: Plan,
     pub(crate) model: Arc<dyn ModelKind>,
+    pub(crate) images: Images,
 }
 
 impl Recipe {
@@ -26,7 +28,8 @@ impl Recipe {
         let config = RunConfig::load_with_overrides(&args.config, &args.all_overrides())?;
         let plan = Plan::resolve(&config, world_size)?;
         let model = registry.resolve(&config, &plan)?;
-        Ok(Self { config, plan, model })
+        let images = registry.images(&config, &plan.data.source)?;
+        Ok(Self { config, plan, model, images })
     }
 }
 
@@ -80,7 +83,7 @@ fn dry_run(registry: &Registry, args: &TrainArgs) -> Result<Outcome, CliError> {
     let env = RankEnv::detect()?;
     let ranks = env.as_ref().map_or(args.nproc_per_node as usize, |env| env.world_size);
     let recipe = Recipe::load(registry, args, ranks)?;
-    let survey = recipe.model.survey(&recipe.config, &recipe.plan)?;
+    let survey = recipe.model.survey(&recipe.config, &recipe.plan, &recipe.images)?;
     match env {
         Some(env) if env.rank > 0 => Ok(Outcome::Done),
         _ => dry_run::show(&recipe.plan, &survey, args.plot.as_deref()),
@@ -140,7 +143,8 @@ fn rank(
     let folder = flight::folder(args.out.as_deref());
     let dumps = DumpOnDemand::start(group.flight_recorder(), folder);
     let _dumps = dumps.map_err(cannot_handle_signals)?;
-    let rank = Rank { group: group.clone(), args, interrupt, threads };
+    let images = &recipe.images;
+    let rank = Rank { group: group.clone(), args, images, interrupt, threads };
     let result = recipe.model.train(&recipe.config, &recipe.plan, rank);
     // The others would only see that this rank left.
     result.inspect_err(|error| group.abort(&error.to_string()))

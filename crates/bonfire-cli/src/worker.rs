@@ -6,6 +6,7 @@ use crate::data::Data;
 use crate::exit::Outcome;
 use crate::flight;
 use crate::interrupt::Interrupt;
+use crate::own_data::Images;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
@@ -29,6 +30,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Rank<'a> {
     pub(crate) group: ProcessGroup,
     pub(crate) args: &'a TrainArgs,
+    pub(crate) images: &'a Images,
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) threads: usize,
 }
@@ -45,7 +47,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     if first {
         Header::new(&rank.group, plan, rank.threads).print();
     }
-    let data = Data::open(plan, &device)?;
+    let data = Data::open(plan, rank.images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let samples = data.train.num_samples();
     survey::check(run_config, plan, samples, &trainable(&model)?, has_sync_batchnorm(&model))?;
@@ -112,9 +114,10 @@ pub(crate) fn survey_model<C: ModelConfig>(
     model_config: &C,
     run_config: &RunConfig,
     plan: &Plan,
+    images: &Images,
 ) -> Result<Survey, CliError> {
     let device = device(plan.precision.mode)?;
-    let data = Data::open(plan, &device)?;
+    let data = Data::open(plan, images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let model = begin_with(model_config, model, plan)?;
     if let Some(mixed) = plan.precision.mixed_precision() {

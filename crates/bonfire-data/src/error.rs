@@ -62,6 +62,19 @@ pub enum DataError {
         rule: String,
     },
 
+    /// Happens when a transform can take no image of a size, or would make one too large for memory.
+    #[error("{transform} cannot take an image of {height} rows and {width} columns: {rule}")]
+    ImageSize {
+        /// The transform.
+        transform: &'static str,
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// What it needs.
+        rule: String,
+    },
+
     /// Happens when there are fewer samples than needed to give every shard something to do.
     #[error(
         "{num_samples} samples are too few for {num_shards} shards with batch size {batch_size} \
@@ -139,6 +152,22 @@ pub enum DataError {
         batch: usize,
         /// The epoch.
         epoch: u64,
+    },
+
+    /// Happens when a batch is not ready in time: a read hangs, or is far too slow.
+    #[error(
+        "data worker {worker} did not deliver batch {batch} of epoch {epoch} within {seconds} s; does \
+         the disk answer, and is a file perhaps no file but a pipe? data.timeout_s sets the limit"
+    )]
+    BatchOverdue {
+        /// Which batch, counted from where this iteration started.
+        batch: usize,
+        /// The epoch.
+        epoch: u64,
+        /// The worker that builds it.
+        worker: usize,
+        /// How long was waited.
+        seconds: f64,
     },
 
     /// Happens when the system refuses another thread.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crate::batches::Source;
 use crate::builder::BatchBuilder;
@@ -29,6 +30,9 @@ pub struct LoaderConfig {
     pub workers: usize,
     /// How many batches a worker has in flight. Default: 2.
     pub prefetch_factor: usize,
+    /// How long to wait for a batch of a worker; without workers nothing bounds the wait. Default: 300 s
+    /// (PyTorch's is none).
+    pub timeout: Duration,
     /// The seed of order and augmentation. Default: 0.
     pub seed: u64,
     /// Whether each epoch has its own random order. Default: false.
@@ -45,6 +49,7 @@ impl Default for LoaderConfig {
             batch_size: 1,
             workers: 0,
             prefetch_factor: 2,
+            timeout: Duration::from_secs(300),
             seed: 0,
             shuffle: false,
             drop_last: false,
@@ -150,8 +155,7 @@ where
             let built = move |(number, batch)| builder.build(number, batch);
             Source::Inline(Box::new(plan.enumerate().map_while(built)))
         } else {
-            let prefetch_factor = self.config.prefetch_factor;
-            Source::Workers(WorkerPool::start(builder, &plan, workers, prefetch_factor)?)
+            Source::Workers(WorkerPool::start(builder, &plan, workers, &self.config)?)
         };
         Ok(Batches::new(source, num_batches))
     }

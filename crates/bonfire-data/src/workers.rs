@@ -13,15 +13,18 @@
 //! - Dropping the pool sets `stop`, drops the receivers, which wakes the workers that wait to send,
 //!   and joins. A worker looks at `stop` before each sample, so that takes as long as one sample, or
 //!   one collate.
+//! - A batch that does not come in time is an error, and its worker may be in a read that never
+//!   returns. So after one nothing is joined: the threads end after their sample, if ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::builder::{BatchBuilder, BuildResult};
-use crate::{Collate, DataError, Dataset, ShardBatches};
+use crate::{Collate, DataError, Dataset, LoaderConfig, ShardBatches};
 
 /// Threads building the batches of one epoch.
 pub(crate) struct WorkerPool<B> {
@@ -29,15 +32,18 @@ pub(crate) struct WorkerPool<B> {
     handles: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     epoch: u64,
+    timeout: Duration,
+    /// Whether a batch did not come in time.
+    overdue: bool,
 }
 
 impl<B: Send + 'static> WorkerPool<B> {
-    /// Starts `workers` threads, at least 1, each with up to `prefetch_factor` batches in flight.
+    /// Starts `workers` threads, at least 1, each with up to `config.prefetch_factor` batches in flight.
     pub(crate) fn start<D, C>(
         builder: BatchBuilder<D, C>,
         plan: &ShardBatches,
         workers: usize,
-        prefetch_factor: usize,
+        config: &LoaderConfig,
     ) -> Result<Self, DataError>
     where
         D: Dataset + ?Sized + 'static,
@@ -45,10 +51,12 @@ impl<B: Send + 'static> WorkerPool<B> {
     {
         let builder = Arc::new(builder);
         // A channel allocates its capacity at once; more than there are batches is never used.
-        let capacity = prefetch_factor.min(plan.len()).saturating_sub(1);
+        let capacity = config.prefetch_factor.min(plan.len()).saturating_sub(1);
         let (stop, epoch) = (Arc::clone(&builder.stop), builder.epoch);
         // Made first and filled one by one, so that an early return joins those already started.
-        let mut pool = Self { receivers: Vec::new(), handles: Vec::new(), stop, epoch };
+        let (receivers, handles) = (Vec::new(), Vec::new());
+        let mut pool =
+            Self { receivers, handles, stop, epoch, timeout: config.timeout, overdue: false };
         for worker in 0..workers {
             let (sender, receiver) = bounded(capacity);
             let (builder, plan) = (Arc::clone(&builder), plan.clone());
@@ -65,10 +73,17 @@ impl<B: Send + 'static> WorkerPool<B> {
 
 impl<B> WorkerPool<B> {
     /// Waits for batch `number`; they must be asked for in order.
-    pub(crate) fn receive(&self, number: usize) -> BuildResult<B> {
-        let receiver = &self.receivers[number % self.receivers.len()];
-        let lost = DataError::WorkerLost { batch: number, epoch: self.epoch };
-        receiver.recv().unwrap_or(Err(lost))
+    pub(crate) fn receive(&mut self, batch: usize) -> BuildResult<B> {
+        let worker = batch % self.receivers.len();
+        let (epoch, seconds) = (self.epoch, self.timeout.as_secs_f64());
+        match self.receivers[worker].recv_timeout(self.timeout) {
+            Ok(built) => built,
+            Err(RecvTimeoutError::Disconnected) => Err(DataError::WorkerLost { batch, epoch }),
+            Err(RecvTimeoutError::Timeout) => {
+                self.overdue = true;
+                Err(DataError::BatchOverdue { batch, epoch, worker, seconds })
+            }
+        }
     }
 }
 
@@ -76,6 +91,9 @@ impl<B> Drop for WorkerPool<B> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.receivers.clear();
+        if self.overdue {
+            return;
+        }
         for handle in self.handles.drain(..) {
             // A panic of the user's code is caught where it happens; one in the destructor of a
             // batch nobody wants any more concerns nobody.

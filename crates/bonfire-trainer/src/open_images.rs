@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// Opens one split of the data set that a recipe names.
 ///
 /// # Errors
-/// [`DataError`] naming the file or folder at fault.
+/// [`DataError`] naming the file or folder at fault, or the kind, when only the program can open it
+/// ([`DataSource::Own`]).
 pub fn open_images(source: &DataSource, split: Split) -> Result<Arc<dyn ImageDataset>, DataError> {
     Ok(match source {
         DataSource::Idx { folder } => Arc::new(IdxImages::open_folder(folder, split)?),
@@ -37,6 +38,10 @@ pub fn open_images(source: &DataSource, split: Split) -> Result<Arc<dyn ImageDat
                 Split::Test => num_samples.div_ceil(5),
             };
             Arc::new(SyntheticImages::new(num_samples, image, num_classes, split)?)
+        }
+        DataSource::Own { kind, .. } => {
+            let message = format!("data.kind = \"{kind}\" is none of the data sets of Bonfire");
+            return Err(DataError::message(message));
         }
     })
 }

@@ -280,3 +280,41 @@ fn a_loader_of_trait_objects_works() {
     let seen: BTreeSet<i32> = batches.flat_map(|batch| batch.unwrap().data.unwrap()).collect();
     assert_eq!(seen, BTreeSet::from([1, 2, 3]));
 }
+
+/// Reading its last sample never returns, as that of a pipe without a writer.
+struct Stuck;
+
+impl Dataset for Stuck {
+    type Item = i32;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn get(&self, context: &SampleContext) -> Result<i32, DataError> {
+        while context.index == 3 {
+            thread::park();
+        }
+        Ok(1)
+    }
+
+    fn digest(&self) -> DatasetDigest {
+        DatasetDigest { num_samples: 4, class_names: vec![], content: 0 }
+    }
+}
+
+#[test]
+fn a_batch_that_never_comes_is_an_error_that_names_it_and_leaving_does_not_wait_for_it() {
+    let timeout = Duration::from_millis(200);
+    let config = LoaderConfig { workers: 2, timeout, ..Default::default() };
+    let loader = DataLoader::new(Arc::new(Stuck), Arc::new(Keep), config);
+    let started = Instant::now();
+    let mut batches = loader.batches(Shard::whole(), 5, 0).unwrap();
+    assert_eq!(batches.by_ref().take(3).filter(Result::is_ok).count(), 3);
+    let error = batches.next().unwrap().unwrap_err().to_string();
+    let expected = "data worker 1 did not deliver batch 3 of epoch 5 within 0.2 s";
+    assert!(error.starts_with(expected) && error.contains("data.timeout_s"), "{error}");
+    assert!(batches.next().is_none());
+    drop(batches);
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}

@@ -14,9 +14,14 @@ pub(super) fn choose<C: Choice>(word: &str) -> Result<C, String> {
         return Ok(*choice);
     }
     let names: Vec<&str> = C::WORDS.iter().map(|(name, _)| *name).collect();
+    Err(not_one_of(word, &names))
+}
+
+/// Says which words are allowed, and which of them is nearest.
+pub(super) fn not_one_of(word: &str, names: &[&str]) -> String {
     let allowed = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-    let hint = nearest(word, &names).map(|name| format!("; did you mean {name:?}?"));
-    Err(format!("{word:?} is not one of {allowed}{}", hint.unwrap_or_default()))
+    let hint = nearest(word, names).map(|name| format!("; did you mean {name:?}?"));
+    format!("{word:?} is not one of {allowed}{}", hint.unwrap_or_default())
 }
 
 /// Defines an enum that serde reads as one of the given words, and whose error names all of them. Of

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use bonfire_data::{Channels, FileOptions, MIN_CLASSES, OnCorrupt, TRAIN_FOLDER};
+use toml::Table;
 
-use super::choice::choice;
+use super::choice::{choice, choose};
 use super::resolve::Resolver;
 use super::sections::{DataKind, DataSection};
 
@@ -32,7 +33,7 @@ choice! {
 const LISTS: [&str; 2] = ["train.csv", "valid.csv"];
 
 /// Which images, with all that is needed to open them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DataSource {
     /// IDX files in a folder.
@@ -83,26 +84,43 @@ pub enum DataSource {
         /// Classes.
         num_classes: usize,
     },
+    /// A data set of the program's own, which only the program can open.
+    Own {
+        /// Its name, which is none of [`DataKind`]'s.
+        kind: String,
+        /// `data.path`.
+        path: Option<PathBuf>,
+        /// `[data.options]`.
+        options: Table,
+    },
 }
 
 impl DataSource {
-    /// Returns the kind.
-    pub fn kind(&self) -> DataKind {
+    /// Returns the kind as recipes write it.
+    pub fn kind(&self) -> &str {
         match self {
-            Self::Idx { .. } => DataKind::Idx,
-            Self::Cifar10 { .. } => DataKind::Cifar10,
-            Self::Cifar100 { .. } => DataKind::Cifar100,
-            Self::Folder { .. } => DataKind::Folder,
-            Self::Csv { .. } => DataKind::Csv,
-            Self::Synthetic { .. } => DataKind::Synthetic,
+            Self::Idx { .. } => DataKind::Idx.as_str(),
+            Self::Cifar10 { .. } => DataKind::Cifar10.as_str(),
+            Self::Cifar100 { .. } => DataKind::Cifar100.as_str(),
+            Self::Folder { .. } => DataKind::Folder.as_str(),
+            Self::Csv { .. } => DataKind::Csv.as_str(),
+            Self::Synthetic { .. } => DataKind::Synthetic.as_str(),
+            Self::Own { kind, .. } => kind,
         }
     }
 }
 
 /// Fills in the defaults, and checks values and which keys go together.
 pub(super) fn resolve(section: &DataSection, resolver: &mut Resolver<'_>) -> DataSource {
-    let kind = section.kind.unwrap_or(DataKind::Idx);
-    reject_foreign(section, kind, resolver);
+    let kind = match section.kind.as_deref().map(|kind| (kind, choose(kind))) {
+        None => DataKind::Idx,
+        Some((_, Ok(kind))) => kind,
+        // Which of a program's own there are is for its registry to say.
+        Some((kind, Err(_))) => return own(kind, section),
+    };
+    for (key, message) in foreign(section, Some(kind)) {
+        resolver.reject(&key, message);
+    }
     let folder = section.path.clone().unwrap_or_default();
     if folder == PathBuf::new() && kind != DataKind::Synthetic {
         resolver.missing("data.path", "the folder of the data set");
@@ -163,10 +181,21 @@ fn synthetic(section: &DataSection, resolver: &mut Resolver<'_>) -> DataSource {
     DataSource::Synthetic { num_samples, image, num_classes }
 }
 
-fn reject_foreign(section: &DataSection, kind: DataKind, resolver: &mut Resolver<'_>) {
+fn own(kind: &str, section: &DataSection) -> DataSource {
+    DataSource::Own {
+        kind: kind.to_owned(),
+        path: section.path.clone(),
+        options: section.options.clone().unwrap_or_default(),
+    }
+}
+
+/// The keys that belong to other kinds than this one, with what to do; `None` stands for a data set of
+/// the program's own.
+pub(super) fn foreign(section: &DataSection, kind: Option<DataKind>) -> Vec<(String, String)> {
     use DataKind::{Cifar10, Cifar100, Csv, Folder, Idx, Synthetic};
+    let with_path: &[DataKind] = &[Idx, Cifar10, Cifar100, Folder, Csv];
     let keys: [(&str, bool, &[DataKind]); 9] = [
-        ("path", section.path.is_some(), &[Idx, Cifar10, Cifar100, Folder, Csv]),
+        ("path", section.path.is_some() && kind.is_some(), with_path),
         ("label", section.label.is_some(), &[Cifar100]),
         ("train", section.train.is_some(), &[Folder, Csv]),
         ("valid", section.valid.is_some(), &[Folder, Csv]),
@@ -176,17 +205,33 @@ fn reject_foreign(section: &DataSection, kind: DataKind, resolver: &mut Resolver
         ("image", section.image.is_some(), &[Synthetic]),
         ("num_classes", section.num_classes.is_some(), &[Synthetic]),
     ];
-    for (key, _, of) in keys.into_iter().filter(|(_, set, of)| *set && !of.contains(&kind)) {
-        let kinds: Vec<String> = of.iter().map(|kind| format!("\"{kind}\"")).collect();
-        let (key, kinds) = (format!("data.{key}"), kinds.join(" or "));
-        let message = format!("{key} is a key of kind {kinds}, not of \"{kind}\"; remove it");
-        resolver.reject(&key, message);
+    let name = match kind {
+        Some(kind) => kind.as_str(),
+        None => section.kind.as_deref().unwrap_or_default(),
+    };
+    let of_others = |of: &[DataKind]| kind.is_none_or(|kind| !of.contains(&kind));
+    let mut problems: Vec<(String, String)> = keys
+        .into_iter()
+        .filter(|(_, set, of)| *set && of_others(of))
+        .map(|(key, _, of)| {
+            let kinds: Vec<String> = of.iter().map(|kind| format!("\"{kind}\"")).collect();
+            let (key, kinds) = (format!("data.{key}"), kinds.join(" or "));
+            let message = format!("{key} is a key of kind {kinds}, not of \"{name}\"; remove it");
+            (key, message)
+        })
+        .collect();
+    if section.options.is_some() && kind.is_some() {
+        let key = "data.options".to_owned();
+        let message =
+            format!("{key} is for data sets of a program's own, not for \"{name}\"; remove it");
+        problems.push((key, message));
     }
+    problems
 }
 
 /// Writes a source back into a section.
 pub(super) fn to_section(source: &DataSource) -> DataSection {
-    let section = DataSection { kind: Some(source.kind()), ..DataSection::default() };
+    let section = DataSection { kind: Some(source.kind().to_owned()), ..DataSection::default() };
     let at = |folder: &PathBuf| DataSection { path: Some(folder.clone()), ..section.clone() };
     let files = |folder: &PathBuf, options: &FileOptions| DataSection {
         channels: Some(options.channels.count()),
@@ -213,6 +258,11 @@ pub(super) fn to_section(source: &DataSource) -> DataSection {
             num_samples: Some(num_samples),
             image: Some(image),
             num_classes: Some(num_classes),
+            ..section
+        },
+        DataSource::Own { path, options, .. } => DataSection {
+            path: path.clone(),
+            options: (!options.is_empty()).then(|| options.clone()),
             ..section
         },
     }

@@ -97,6 +97,8 @@ pub struct DataPlan {
     pub normalize: Option<Normalize>,
     /// Batches that each loader thread makes ahead.
     pub prefetch_factor: usize,
+    /// How long a rank waits for a batch that loader threads make.
+    pub timeout: Duration,
     /// What becomes of training images and their batches.
     pub transforms: TransformsPlan,
     /// What becomes of validation images.
@@ -233,6 +235,7 @@ impl Plan {
             drop_last: Some(self.data.drop_last),
             normalize: self.data.normalize.clone(),
             prefetch_factor: Some(self.data.prefetch_factor),
+            timeout_s: Some(self.data.timeout.as_secs_f64()),
             transforms: write_transforms::to_section(&self.data.transforms),
             valid_transforms: write_transforms::to_valid_section(&self.data.valid_transforms),
             ..data::to_section(&self.data.source)

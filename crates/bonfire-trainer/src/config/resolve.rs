@@ -171,6 +171,7 @@ impl Resolver<'_> {
             normalize: data.normalize.clone(),
             prefetch_factor: self
                 .one_or_more("data.prefetch_factor", data.prefetch_factor.unwrap_or(2)),
+            timeout: self.seconds("data.timeout_s", data.timeout_s.unwrap_or(300.0)),
             transforms,
             valid_transforms,
         }

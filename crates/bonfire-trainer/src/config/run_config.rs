@@ -8,13 +8,15 @@ use toml::Table;
 use toml::de::DeTable;
 
 use super::checkpoint::CheckpointSection;
+use super::choice::{Choice, not_one_of};
+use super::data;
 use super::distributed::DistributedSection;
 use super::early_stopping::EarlyStoppingSection;
 use super::error::{ConfigError, Problem};
 use super::overrides;
 use super::plan::Plan;
 use super::sections::{
-    AverageSection, ClipSection, DataSection, LogSection, ModelSection, OptimizerSection,
+    AverageSection, ClipSection, DataKind, DataSection, LogSection, ModelSection, OptimizerSection,
     PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
 };
 use super::source::{Source, line_at};
@@ -163,6 +165,32 @@ impl RunConfig {
             Some(value) => ConfigError::check(value, reader.problems),
             None => Err(ConfigError { problems: reader.problems }),
         }
+    }
+
+    /// Reads `[data.options]` into the configuration of a data set of the program's own, as strictly as
+    /// every other section.
+    ///
+    /// # Errors
+    /// Happens when a key is unknown to `T`, missing, or has a wrong type, or when `[data]` has a key of
+    /// a data set that comes with Bonfire.
+    pub fn parse_data<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        let mut reader = Reader::new(&self.source);
+        let foreign = data::foreign(&self.data, None).into_iter();
+        let problems = foreign.map(|(key, message)| self.problem(&key, message)).collect();
+        reader.problems = problems;
+        let value = reader.read("data.options", self.data.options.clone().unwrap_or_default());
+        match value {
+            Some(value) => ConfigError::check(value, reader.problems),
+            None => Err(ConfigError { problems: reader.problems }),
+        }
+    }
+
+    /// Makes the problem of a `data.kind` that is neither one of Bonfire's nor of the program's `own`,
+    /// with the nearest of both.
+    pub fn unknown_data_kind(&self, kind: &str, own: &[&str]) -> Problem {
+        let known: Vec<&str> = DataKind::WORDS.iter().map(|(word, _)| *word).collect();
+        let message = format!("data.kind: {}", not_one_of(kind, &[&known, own].concat()));
+        self.source.problem("data.kind", message)
     }
 
     /// Makes a problem located where `key` was written, for checks made outside this module.

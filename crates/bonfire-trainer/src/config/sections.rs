@@ -21,7 +21,7 @@ choice! {
 }
 
 choice! {
-    /// Format of the data set.
+    /// Formats of data sets that come with Bonfire.
     DataKind {
         /// IDX files (the format of MNIST), images and labels apart.
         Idx = "idx",
@@ -165,13 +165,17 @@ pub struct ModelSection {
 /// `[data]`: where samples come from and how many a step takes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataSection {
-    /// Format of the data set, `"idx"`, `"cifar10"`, `"cifar100"`, `"folder"`, `"csv"` or
-    /// `"synthetic"`; default `"idx"`.
+    /// Format of the data set, `"idx"`, `"cifar10"`, `"cifar100"`, `"folder"`, `"csv"`, `"synthetic"`,
+    /// or the name of a data set of the program's own; default `"idx"`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<DataKind>,
-    /// Folder of the data set; required but for `synthetic`.
+    pub kind: Option<String>,
+    /// Folder of the data set; required but for `synthetic` and data sets of the program's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<std::path::PathBuf>,
+    /// Keys of a data set of the program's own, read by its own configuration; see
+    /// [`RunConfig::parse_data`](super::RunConfig::parse_data).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub options: Option<toml::Table>,
     /// Labels of `cifar100`, `"fine"` or `"coarse"`; default `"fine"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<CifarLabel>,
@@ -199,6 +203,10 @@ pub struct DataSection {
     /// Classes of `synthetic`; default 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_classes: Option<usize>,
+    /// Seconds that a rank waits for a batch before the run ends; default 300; above 0. Without loader
+    /// threads (`workers = 0`) nothing bounds the wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
     /// Samples per rank and micro-batch; default 32. Not together with `global_batch_size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<usize>,

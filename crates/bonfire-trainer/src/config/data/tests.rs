@@ -52,6 +52,14 @@ fn every_kind_has_its_defaults_and_is_written_as_it_was_read() {
             "kind = \"synthetic\"",
             DataSource::Synthetic { num_samples: 1000, image: [32, 32, 3], num_classes: 10 },
         ),
+        (
+            "kind = \"stripes\"\npath = \"d\"\n[data.options]\nwidth = 3\n[data.options.more]\na = [1.5]",
+            DataSource::Own {
+                kind: "stripes".into(),
+                path: Some("d".into()),
+                options: "width = 3\nmore = { a = [1.5] }".parse().unwrap(),
+            },
+        ),
     ];
     for (text, source) in cases {
         let plan = plan(text).unwrap();
@@ -82,6 +90,10 @@ fn keys_of_other_kinds_are_refused_by_name() {
             "kind = \"folder\"\npath = \"d\"\nnum_classes = 3",
             vec!["data.num_classes is a key of kind \"synthetic\", not of \"folder\"; remove it"],
         ),
+        (
+            "path = \"d\"\n[data.options]\nwidth = 3",
+            vec!["data.options is for data sets of a program's own, not for \"idx\"; remove it"],
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(plan(text).unwrap_err(), expected, "{text}");
@@ -103,13 +115,28 @@ fn impossible_values_are_told_with_what_is_possible() {
             "data.image = [8, 0, 3]: must be [height, width, channels], with sides from 1 to 16384 and \
              1 or 3 channels",
         ),
-        (
-            "kind = \"cifar\"\npath = \"d\"",
-            "data.kind: \"cifar\" is not one of \"idx\", \"cifar10\", \"cifar100\", \"folder\", \"csv\", \
-             \"synthetic\"; did you mean \"cifar10\"?",
-        ),
     ];
     for (text, expected) in cases {
         assert_eq!(plan(text).unwrap_err(), [expected], "{text}");
     }
+}
+
+#[test]
+fn keys_of_a_data_set_of_ones_own_are_as_strict_as_all_others() {
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Stripes {
+        width: usize,
+    }
+    let parse = |data: &str| {
+        let text = format!("[data]\nkind = \"stripes\"\n{data}");
+        let config = RunConfig::from_toml_str(&text, "test.toml").unwrap();
+        config.parse_data::<Stripes>().map_err(|error| error.to_string())
+    };
+    assert_eq!(parse("[data.options]\nwidth = 3"), Ok(Stripes { width: 3 }));
+    assert_eq!(
+        parse("label = \"fine\"\n[data.options]\nwidth = -1\nwidht = 2").unwrap_err(),
+        "test.toml:3: data.label is a key of kind \"cifar100\", not of \"stripes\"; remove it\n\
+         test.toml:5: data.options.width: invalid value: integer `-1`, expected an integer, 0 or more\n\
+         test.toml:6: unknown key \"data.options.widht\"; did you mean \"width\"?"
+    );
 }
