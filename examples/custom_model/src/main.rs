@@ -1,11 +1,14 @@
-//! A model of one's own in recipes: this program has the whole command line of `bonfire`, and
-//! knows `kind = "my_net"` beside the models that come with Bonfire.
+//! A model and a data set of one's own in recipes: this program has the whole command line of `bonfire`,
+//! and knows `model.kind = "my_net"` and `data.kind = "shapes"` beside those that come with Bonfire.
 //!
 //! Run it from the root of the repository:
 //!
 //! ```text
 //! cargo run --release -p custom_model -- train examples/custom_model/my_net.toml --nproc-per-node 2
+//! cargo run --release -p custom_model -- train examples/custom_model/my_shapes.toml --nproc-per-node 2
 //! ```
+
+mod shapes;
 
 use bonfire::models::ModelError;
 use bonfire::nn::{ImageClassifier, ImageShape};
@@ -19,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bonfire_cli::run(Registry::builtin().with_model::<MyNetConfig>("my_net"))
+    let registry = Registry::builtin().with_model::<MyNetConfig>("my_net");
+    bonfire_cli::run(registry.with_data::<shapes::ShapesConfig>("shapes"))
 }
 
 /// Keys of `[model]` with `kind = "my_net"`; an unknown key is an error that names the nearest.
