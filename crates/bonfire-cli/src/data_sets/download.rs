@@ -1,12 +1,13 @@
 //! Downloads one file over HTTP: resumes, tries again, and checks the result.
 
+use super::catalog::PublishedFile;
 use super::error::{FetchError, io};
+use super::part::Part;
 use crate::report::say;
 use md5::{Digest, Md5};
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode, header};
@@ -61,49 +62,53 @@ impl Downloader {
         Self { agent: agent.into(), retries, first_wait }
     }
 
-    /// Brings the file at `url` to `path`, where it appears only when it is whole and has the checksum
-    /// `md5`. What has come so far lies beside it, as `path` with `.part` added.
-    pub(super) fn download(&self, url: &str, path: &Path, md5: &str) -> Result<Got, FetchError> {
-        if path.exists() {
-            let found = checksum(path)?;
-            if found == md5 {
-                return Ok(Got::Present);
-            }
-            let (path, expected) = (path.to_owned(), md5.to_owned());
-            return Err(FetchError::Occupied { path, expected, found });
+    /// Brings the file at `url` to `path`, where it appears only when it is whole and is the published one.
+    /// What has come so far lies beside it, as `path` with `.part` added.
+    pub(super) fn download(
+        &self,
+        url: &str,
+        path: &Path,
+        published: &PublishedFile,
+    ) -> Result<Got, FetchError> {
+        if is_there(path, published.md5)? {
+            return Ok(Got::Present);
         }
-        let part = part_of(path);
+        let part = Part::lock(path)?;
+        // Another process may have finished it just before.
+        if is_there(path, published.md5)? {
+            return Ok(Got::Present);
+        }
         // What an earlier call left may be of another file; then the checksum is wrong, and all is
         // fetched anew once.
-        let resumed = size(&part)? > 0;
-        self.transfer(url, &part)?;
-        let mut found = checksum(&part)?;
-        if found != md5 && resumed {
+        let resumed = part.size()? > 0;
+        self.transfer(url, &part, published.bytes)?;
+        let mut found = checksum(part.path())?;
+        if found != published.md5 && resumed {
             say(format_args!("{url}: the part that was there does not fit, starting anew"));
-            fs::remove_file(&part).map_err(io("deleting", &part))?;
-            self.transfer(url, &part)?;
-            found = checksum(&part)?;
+            part.clear()?;
+            self.transfer(url, &part, published.bytes)?;
+            found = checksum(part.path())?;
         }
-        if found != md5 {
-            fs::remove_file(&part).map_err(io("deleting", &part))?;
-            let (url, expected) = (url.to_owned(), md5.to_owned());
+        if found != published.md5 {
+            part.clear()?;
+            let (url, expected) = (url.to_owned(), published.md5.to_owned());
             return Err(FetchError::Checksum { url, expected, found });
         }
-        fs::rename(&part, path).map_err(io("renaming", &part))?;
+        fs::rename(part.path(), path).map_err(io("renaming", part.path()))?;
         Ok(Got::Fetched)
     }
 
-    /// Transfers what `part` still lacks, in as many attempts as allowed.
-    fn transfer(&self, url: &str, part: &Path) -> Result<(), FetchError> {
+    /// Transfers what `part` still lacks of `bytes`, in as many attempts as allowed.
+    fn transfer(&self, url: &str, part: &Part, bytes: u64) -> Result<(), FetchError> {
         let mut wait = self.first_wait;
         for attempt in 1.. {
-            let reason = match self.attempt(url, part) {
+            let reason = match self.attempt(url, part, bytes) {
                 Ok(()) => break,
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::BrokeOff(reason)) => reason,
             };
             if attempt > self.retries {
-                let (url, kept) = (url.to_owned(), size(part)?);
+                let (url, kept) = (url.to_owned(), part.size()?);
                 return Err(FetchError::GaveUp { url, attempts: attempt, reason, kept });
             }
             say(format_args!("{url}: {reason}; trying again in {} s", wait.as_secs_f64()));
@@ -113,21 +118,21 @@ impl Downloader {
         Ok(())
     }
 
-    fn attempt(&self, url: &str, part: &Path) -> Result<(), Attempt> {
-        let start = size(part)?;
+    fn attempt(&self, url: &str, part: &Part, bytes: u64) -> Result<(), Attempt> {
+        let start = part.size()?;
         let mut request = self.agent.get(url);
         if start > 0 {
             request = request.header(header::RANGE, format!("bytes={start}-"));
         }
         let mut response = request.call().map_err(|error| sorted(url, error))?;
-        let mut options = OpenOptions::new();
-        let (file, before) = match response.status() {
-            StatusCode::OK => (options.write(true).create(true).truncate(true).open(part), 0),
-            StatusCode::PARTIAL_CONTENT if starts_at(&response, start) => {
-                (options.append(true).open(part), start)
+        let before = match response.status() {
+            StatusCode::OK => {
+                part.clear()?;
+                0
             }
+            StatusCode::PARTIAL_CONTENT if starts_at(&response, start) => start,
             StatusCode::PARTIAL_CONTENT => {
-                fs::remove_file(part).map_err(io("deleting", part))?;
+                part.clear()?;
                 let reason = "the server sent another range than it was asked for".into();
                 return Err(Attempt::BrokeOff(reason));
             }
@@ -135,10 +140,15 @@ impl Downloader {
             StatusCode::RANGE_NOT_SATISFIABLE if start > 0 => return Ok(()),
             status => return Err(refused(url, status)),
         };
-        let mut file = file.map_err(io("opening", part))?;
+        let file = OpenOptions::new().append(true).open(part.path());
+        let mut file = file.map_err(io("opening", part.path()))?;
         let expected = length(&response).map(|length| before + length);
-        copy(&mut response, &mut file, part)?;
-        let came = size(part)?;
+        let room = bytes.saturating_sub(before);
+        if !copy(&mut response, &mut file, part.path(), room)? {
+            part.clear()?;
+            return Err(FetchError::TooLong { url: url.to_owned(), expected: bytes }.into());
+        }
+        let came = part.size()?;
         match expected {
             Some(expected) if came != expected => {
                 Err(Attempt::BrokeOff(format!("only {came} of {expected} bytes came")))
@@ -148,18 +158,41 @@ impl Downloader {
     }
 }
 
-fn copy(response: &mut Response<ureq::Body>, file: &mut File, part: &Path) -> Result<(), Attempt> {
+/// Whether the published file is there already; another one of its name is an error.
+fn is_there(path: &Path, md5: &str) -> Result<bool, FetchError> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    let found = checksum(path)?;
+    if found == md5 {
+        return Ok(true);
+    }
+    let (expected, found) = (format!("MD5 {md5}"), format!("MD5 {found}"));
+    Err(FetchError::Occupied { path: path.to_owned(), expected, found })
+}
+
+/// Writes what comes; false when that is more than `room` bytes.
+fn copy(
+    response: &mut Response<ureq::Body>,
+    file: &mut File,
+    part: &Path,
+    mut room: u64,
+) -> Result<bool, Attempt> {
     let mut body = response.body_mut().as_reader();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let count = match body.read(&mut buffer) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Ok(true),
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 return Err(Attempt::BrokeOff(format!("the transfer broke off: {error}")));
             }
         };
+        match room.checked_sub(count as u64) {
+            Some(left) => room = left,
+            None => return Ok(false),
+        }
         file.write_all(&buffer[..count]).map_err(io("writing", part))?;
     }
 }
@@ -200,22 +233,8 @@ fn length(response: &Response<ureq::Body>) -> Option<u64> {
     response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".part");
-    name.into()
-}
-
-/// The length of a file, 0 where there is none.
-fn size(path: &Path) -> Result<u64, FetchError> {
-    match fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.len()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-        Err(error) => Err(io("reading", path)(error)),
-    }
-}
-
-fn checksum(path: &Path) -> Result<String, FetchError> {
+/// The MD5 checksum of a file, in hexadecimal.
+pub(super) fn checksum(path: &Path) -> Result<String, FetchError> {
     let mut file = File::open(path).map_err(io("reading", path))?;
     let (mut hash, mut buffer) = (Md5::new(), vec![0; 1 << 16]);
     loop {

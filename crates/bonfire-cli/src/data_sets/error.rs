@@ -50,16 +50,33 @@ pub enum FetchError {
     },
     /// Happens when a file of the same name is there already and is another one.
     #[error(
-        "{} is there already with MD5 {found}, expected {expected}; move it away to fetch it anew",
+        "{} is there already with {found}, expected {expected}; move it away to fetch it anew",
         path.display()
     )]
     Occupied {
         /// The file.
         path: PathBuf,
-        /// The published checksum.
+        /// The checksum or the length of what was published.
         expected: String,
-        /// The checksum of what is there.
+        /// That of what is there.
         found: String,
+    },
+    /// Happens when a server sends more than was published.
+    #[error(
+        "{url}: more came than the {expected} bytes of the published file; what came was deleted, since it \
+         is another file"
+    )]
+    TooLong {
+        /// The address.
+        url: String,
+        /// The published length.
+        expected: u64,
+    },
+    /// Happens when another process downloads the same file.
+    #[error("{} is being downloaded by another process; wait for it, or end it", path.display())]
+    Busy {
+        /// What has come so far.
+        path: PathBuf,
     },
     /// Happens when an archive lacks a file, though its checksum is right.
     #[error("{} lacks {}", archive.display(), missing.join(", "))]

@@ -28,12 +28,18 @@ fn download(
     }
     let md5 = hex(&content());
     let downloader = Downloader::new(Duration::from_millis(300), retries, Duration::from_millis(1));
-    let result = downloader.download(&server.1, &path, &md5);
+    let result = downloader.download(&server.1, &path, &published(&md5));
     if result.is_ok() {
         assert!(fs::read(&path).unwrap() == content(), "the file is another one");
         assert!(!folder.path().join("file.bin.part").exists());
     }
     (folder, result.map_err(|error| error.to_string().replace(&server.1, "URL")))
+}
+
+/// The file under a checksum.
+fn published(md5: &str) -> PublishedFile {
+    let md5 = md5.to_owned().leak();
+    PublishedFile { name: "file.bin", md5, bytes: content().len() as u64 }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -47,11 +53,14 @@ fn a_file_that_is_there_is_only_checked() {
     assert_eq!(result, Ok(Got::Fetched));
     let downloader = Downloader::new(Duration::from_secs(1), 0, Duration::ZERO);
     let path = folder.path().join("file.bin");
-    assert_eq!(downloader.download(&server.1, &path, &hex(&content())).unwrap(), Got::Present);
+    assert_eq!(
+        downloader.download(&server.1, &path, &published(&hex(&content()))).unwrap(),
+        Got::Present
+    );
     assert_eq!(server.0.ranges(), [None]);
-    let error = downloader.download(&server.1, &path, "00").unwrap_err().to_string();
+    let error = downloader.download(&server.1, &path, &published("00")).unwrap_err().to_string();
     assert!(
-        error.contains("is there already with MD5") && error.contains("expected 00"),
+        error.contains("is there already with MD5") && error.contains("expected MD5 00"),
         "{error}"
     );
 }
@@ -85,7 +94,7 @@ fn a_wrong_checksum_is_an_error_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let downloader = Downloader::new(Duration::from_secs(1), 3, Duration::ZERO);
     let path = folder.path().join("file.bin");
-    let error = downloader.download(&server.1, &path, "00ff").unwrap_err();
+    let error = downloader.download(&server.1, &path, &published("00ff")).unwrap_err();
     assert!(matches!(error, FetchError::Checksum { .. }), "{error}");
     assert!(error.to_string().contains("expected 00ff"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -130,8 +139,39 @@ fn nobody_listening_and_impossible_addresses_are_errors() {
     let downloader = Downloader::new(Duration::from_secs(1), 1, Duration::ZERO);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
-    let error = downloader.download(&format!("http://{unused}/x"), &path, "").unwrap_err();
+    let error =
+        downloader.download(&format!("http://{unused}/x"), &path, &published("")).unwrap_err();
     assert!(matches!(error, FetchError::GaveUp { attempts: 2, kept: 0, .. }), "{error}");
-    let error = downloader.download("no address", &path, "").unwrap_err();
+    let error = downloader.download("no address", &path, &published("")).unwrap_err();
     assert!(matches!(error, FetchError::Address { .. }), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_mirror_that_sends_too_much_cannot_fill_the_disk() {
+    let server = start(&[Answer::Well]);
+    let folder = tempfile::tempdir().unwrap();
+    let downloader = Downloader::new(Duration::from_secs(1), 3, Duration::ZERO);
+    let small = PublishedFile { bytes: 70_000, ..published(&hex(&content())) };
+    let path = folder.path().join("file.bin");
+    let error = downloader.download(&server.1, &path, &small).unwrap_err();
+    assert!(matches!(error, FetchError::TooLong { expected: 70_000, .. }), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(server.0.ranges().len(), 1);
+}
+
+#[test]
+fn a_file_that_another_process_downloads_is_left_to_it() {
+    let server = start(&[Answer::Well]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.bin");
+    let downloader = Downloader::new(Duration::from_secs(1), 0, Duration::ZERO);
+    let file = published(&hex(&content()));
+    // Locks of two handles exclude each other within a process too.
+    let held = Part::lock(&path).unwrap();
+    let error = downloader.download(&server.1, &path, &file).unwrap_err();
+    assert!(matches!(error, FetchError::Busy { .. }), "{error}");
+    assert_eq!(server.0.ranges().len(), 0);
+    drop(held);
+    assert_eq!(downloader.download(&server.1, &path, &file).unwrap(), Got::Fetched);
 }
