@@ -9,8 +9,8 @@ use bonfire_data::{
     DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split, Transformed, check_classes,
 };
 use bonfire_nn::ImageShape;
-use bonfire_trainer::config::{Normalize, Plan, TransformsPlan};
 use bonfire_trainer::ImageCollate;
+use bonfire_trainer::config::{Normalize, Plan, TransformsPlan};
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -37,9 +37,10 @@ impl Data {
         let normalize = plan.data.normalize.as_ref();
         let train = transformed(train, &plan.data.transforms, normalize);
         let valid = transformed(valid, &plan.data.valid_transforms, normalize);
-        let shape = image_shape("training", "data.transforms", train.as_ref())?;
-        check_alike(shape, image_shape("validation", "data.valid_transforms", valid.as_ref())?)?;
+        let shape = image_shape("training", "data.transforms", &train)?;
+        check_alike(shape, image_shape("validation", "data.valid_transforms", &valid)?)?;
         let num_classes = train.num_classes();
+        let (train, valid): (Arc<dyn ImageDataset>, Arc<dyn ImageDataset>) = (train, valid);
         let collate = collate(shape, normalize, device)?;
         let train_collate = match plan.data.transforms.mix {
             Some(mix) => collate.clone().with_mix(mix),
@@ -82,7 +83,7 @@ impl Data {
 }
 
 /// What is wrong with both splits, told once where it is the same.
-fn both(train: DataError, valid: DataError) -> DataError {
+pub(crate) fn both(train: DataError, valid: DataError) -> DataError {
     match (train.to_string(), valid.to_string()) {
         (first, second) if first == second => train,
         (first, second) => DataError::message(format!("{first}; and for validation: {second}")),
@@ -94,7 +95,7 @@ pub(crate) fn transformed(
     images: Arc<dyn ImageDataset>,
     transforms: &TransformsPlan,
     normalize: Option<&Normalize>,
-) -> Arc<dyn ImageDataset> {
+) -> Arc<Transformed<dyn ImageDataset>> {
     Arc::new(Transformed::new(images, transforms.transforms(normalize)))
 }
 
@@ -117,9 +118,12 @@ pub(crate) fn collate(
 fn image_shape(
     split: &str,
     section: &str,
-    images: &dyn ImageDataset,
+    images: &Transformed<dyn ImageDataset>,
 ) -> Result<ImageShape, CliError> {
-    let Some([height, width, channels]) = images.image_shape() else {
+    let shape = images
+        .output_shape()
+        .map_err(|error| DataError::message(format!("{section}: {error} ({split} images)")))?;
+    let Some([height, width, channels]) = shape else {
         let message =
             format!("the {split} images have different sizes: resize or crop them in {section}");
         return Err(DataError::message(message).into());

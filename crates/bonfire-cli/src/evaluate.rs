@@ -4,6 +4,7 @@ use crate::CliError;
 use crate::args::EvaluateArgs;
 use crate::classifier::Classifier;
 use crate::data::transformed;
+use crate::data_sets::{Untrained, kind_of};
 use crate::exit::Outcome;
 use crate::output::print;
 use crate::predict::{expect_finite, rows_of};
@@ -21,9 +22,12 @@ use std::sync::Arc;
 pub(crate) fn evaluate(registry: &Registry, args: &EvaluateArgs) -> Result<Outcome, CliError> {
     limit_threads(1);
     let classifier = Classifier::open(registry, &args.model, args.variant.as_deref())?;
-    let config = data_config(&args.data, &args.overrides)?;
+    let config = data_config(&args.data, &args.overrides, &classifier)?;
     let plan = Plan::resolve(&config, 1)?.data;
-    let images = registry.images(&config, &plan.source)?.open(Split::Test)?;
+    let images = match Untrained::find(&plan.source) {
+        Some(images) => images.open(Some(&class_names(&classifier)))?,
+        None => registry.images(&config, &plan.source)?.open(Split::Test)?,
+    };
     check_fit(&classifier, images.as_ref())?;
     // What the recipe does not say is as it was in training.
     let transforms = match config.data.valid_transforms {
@@ -49,8 +53,17 @@ pub(crate) fn evaluate(registry: &Registry, args: &EvaluateArgs) -> Result<Outco
     Ok(Outcome::Done)
 }
 
-/// A recipe, or one whose data are those of a folder.
-fn data_config(path: &Path, overrides: &[String]) -> Result<RunConfig, CliError> {
+fn class_names(classifier: &Classifier) -> Vec<String> {
+    let description = &classifier.description;
+    (0..description.num_classes).map(|class| description.class_name(class)).collect()
+}
+
+/// A recipe, or one that names a folder, of the kind that lies in it.
+fn data_config(
+    path: &Path,
+    overrides: &[String],
+    classifier: &Classifier,
+) -> Result<RunConfig, CliError> {
     if path.extension().is_some_and(|suffix| suffix == "toml") {
         return Ok(RunConfig::load_with_overrides(path, overrides)?);
     }
@@ -58,6 +71,10 @@ fn data_config(path: &Path, overrides: &[String]) -> Result<RunConfig, CliError>
     let mut config = RunConfig::default();
     config.model.kind = Some("none".to_string());
     config.data.path = Some(path.to_path_buf());
+    config.data.kind = kind_of(path).map(str::to_owned);
+    if let Some("folder" | "csv") = config.data.kind.as_deref() {
+        config.data.channels = Some(classifier.description.image_shape().channels);
+    }
     config.optimizer.kind = Some(OptimizerKind::Sgd);
     config.apply_overrides(overrides)?;
     Ok(config)

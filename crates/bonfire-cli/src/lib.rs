@@ -34,6 +34,7 @@ mod process;
 mod registry;
 mod report;
 mod signals;
+mod skipped;
 mod survey;
 mod train;
 mod weights;

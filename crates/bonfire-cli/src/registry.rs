@@ -84,12 +84,7 @@ pub(crate) trait ModelKind: Send + Sync {
     fn check(&self, config: &RunConfig) -> Result<(), ConfigError>;
 
     /// Opens the data, makes the model, and checks the recipe against both.
-    fn survey(
-        &self,
-        config: &RunConfig,
-        plan: &Plan,
-        images: &Images,
-    ) -> Result<Survey, CliError>;
+    fn survey(&self, config: &RunConfig, plan: &Plan, images: &Images) -> Result<Survey, CliError>;
 
     /// Trains the model as one rank.
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError>;
@@ -126,12 +121,7 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
         config.parse_model::<C>().map(drop)
     }
 
-    fn survey(
-        &self,
-        config: &RunConfig,
-        plan: &Plan,
-        images: &Images,
-    ) -> Result<Survey, CliError> {
+    fn survey(&self, config: &RunConfig, plan: &Plan, images: &Images) -> Result<Survey, CliError> {
         survey_model(&config.parse_model::<C>()?, config, plan, images)
     }
 

@@ -71,6 +71,12 @@ fn table(summary: &Summary, folder: &Path) -> String {
     let share = &summary.time_share;
     // Only where the loss is scaled.
     let skipped = summary.skipped_steps.map_or_else(String::new, |skipped| skipped.to_string());
+    // Only where there are any.
+    let files = summary.skipped_files;
+    let corrupt = match files.train + files.valid {
+        0 => String::new(),
+        _ => format!("{} training, {} validation", files.train, files.valid),
+    };
     let averages = summary.variants.iter();
     let averages = averages.map(|v| format!("{} ({})", number(v.valid_accuracy, 4), v.name));
     let averages = averages.collect::<Vec<_>>().join(", ");
@@ -89,6 +95,7 @@ fn table(summary: &Summary, folder: &Path) -> String {
         ("time in optimizer", percent(share.optimizer)),
         ("MB sent per step (rank 0)", format!("{:.3}", summary.bytes_sent_per_step / 1e6)),
         ("steps skipped after an overflow", skipped),
+        ("corrupt files skipped", corrupt),
         ("parameters xxh3", summary.parameters_xxh3.clone()),
         ("run folder", folder.display().to_string()),
     ];

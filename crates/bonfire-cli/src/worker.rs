@@ -2,7 +2,7 @@
 
 use crate::CliError;
 use crate::args::TrainArgs;
-use crate::data::Data;
+use crate::data::{Data, Loader};
 use crate::exit::Outcome;
 use crate::flight;
 use crate::interrupt::Interrupt;
@@ -10,6 +10,7 @@ use crate::own_data::Images;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
+use crate::skipped::count_skipped;
 use crate::survey::{self, Survey};
 use crate::weights::begin_with;
 use bonfire_comm::ProcessGroup;
@@ -17,7 +18,7 @@ use bonfire_nn::{ImageShape, has_sync_batchnorm};
 use bonfire_parallel::ParallelError;
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
-use bonfire_trainer::run_folder::Summary;
+use bonfire_trainer::run_folder::{SkippedFiles, Summary};
 use bonfire_trainer::{
     BatchSource, ProgressPrinter, Resume, RunFolder, TrainError, Trainer, TrainerConfig,
 };
@@ -89,13 +90,19 @@ pub(crate) fn train_model<C: ModelConfig>(
         trainer = trainer.with_callback(stopping.callback());
     }
     let report = trainer.fit(model, &data.train, Some(&data.valid))?;
+    let skipped = |loader: &Loader| count_skipped(&rank.group, loader.dataset());
+    let skipped_files = SkippedFiles {
+        train: skipped(&data.train).map_err(TrainError::from)?,
+        valid: skipped(&data.valid).map_err(TrainError::from)?,
+    };
 
     if let Some(folder) = &folder {
         let seconds = report
             .first_step_at
             .and_then(|first| first.duration_since(launch_time()).ok())
             .map(|seconds| seconds.as_secs_f64());
-        let summary = Summary::new(&report, seconds);
+        let mut summary = Summary::new(&report, seconds);
+        summary.skipped_files = skipped_files;
         folder.write_model(&report.model, &description)?;
         for variant in &report.variants {
             folder.write_variant(&report.model, variant)?;

@@ -8,7 +8,7 @@ mod test_server;
 
 use std::fs;
 use std::path::Path;
-use support::{bonfire, images};
+use support::{bonfire, idx, images};
 use test_server::{Answer, Server};
 
 /// What `bonfire data info` prints, without the folder's place.
@@ -32,6 +32,10 @@ fn a_folder_is_described_with_what_cannot_be_read_and_drawn() {
     images::write(&folder.path().join("val/red/wide.png"), [20, 10], 0, 0);
     let sheet = folder.path().join("sheet.png");
     let text = info(folder.path(), &["--sheet", &sheet.display().to_string()]);
+    assert!(
+        text.ends_with("\nDIR/sheet.png: a row for each class, in the order above\n"),
+        "{text}"
+    );
     insta::assert_snapshot!("info_folder", text);
     let sheet = image::open(sheet).unwrap().into_rgb8();
     // Two classes, ten columns; "blue" comes first.
@@ -48,6 +52,53 @@ fn a_list_and_a_missing_split_are_described() {
     fs::write(folder.path().join("mine.csv"), lines).unwrap();
     let options = ["--kind", "csv", "--train", "mine.csv", "--channels", "1"];
     insta::assert_snapshot!("info_list", info(folder.path(), &options));
+}
+
+/// Whatever of a data set is there is described.
+#[test]
+fn data_sets_without_a_training_split_and_without_splits_are_described() {
+    let folder = tempfile::tempdir().unwrap();
+    images::folder(folder.path(), 0, 2);
+    let only_validation = info(folder.path(), &[]);
+    assert!(only_validation.contains("(of validation pixels, in 0..1)"), "{only_validation}");
+    assert!(only_validation.contains("\nred               -           2\n"), "{only_validation}");
+    let reason =
+        "the training split cannot be opened: DIR: lacks the folder of a split; looked for train/";
+    assert!(only_validation.contains(reason), "{only_validation}");
+
+    let plain = info(&folder.path().join("val"), &[]);
+    assert!(plain.contains("class      images\nblue            2\nred             2\n"), "{plain}");
+    assert!(!plain.contains("cannot be opened"), "{plain}");
+
+    let lines = "val/red/00.png,warm\nval/blue/00.png,cold\n";
+    fs::write(folder.path().join("valid.csv"), lines).unwrap();
+    let list = info(folder.path(), &[]);
+    assert!(
+        list.starts_with("DIR: csv") && list.contains("warm              -           1"),
+        "{list}"
+    );
+
+    let mnist = tempfile::tempdir().unwrap();
+    idx::write(mnist.path(), 20, 10);
+    fs::remove_file(mnist.path().join("train-images-idx3-ubyte")).unwrap();
+    let test = info(mnist.path(), &[]);
+    assert!(test.contains("\n9               -           1\n"), "{test}");
+    assert!(test.contains("the training split cannot be opened: DIR lacks files"), "{test}");
+}
+
+#[test]
+fn a_sheet_tells_of_the_classes_that_it_leaves_out_and_is_a_png() {
+    let folder = tempfile::tempdir().unwrap();
+    for class in 0..53 {
+        images::write(&folder.path().join(format!("train/{class:02}/0.png")), [4, 4], 0, class);
+    }
+    let sheet = folder.path().join("sheet.PNG").display().to_string();
+    let text = info(folder.path(), &["--sheet", &sheet]);
+    let told = "sheet.PNG: a row for each class, in the order above; 3 more class(es) do not fit";
+    assert!(text.contains(told), "{text}");
+    let path = folder.path().display().to_string();
+    let ended = bonfire(&["data", "info", &path, "--sheet", "sheet.jpg"]).fail();
+    ended.says_once(&["--sheet sheet.jpg", "a name that ends in .png"]);
 }
 
 #[test]

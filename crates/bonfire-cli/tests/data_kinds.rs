@@ -61,8 +61,43 @@ fn skipping_corrupt_files_trains_the_same_on_any_number_of_ranks_and_tells_of_ea
     assert_eq!(again.fingerprint(), alone.fingerprint());
     // Three ranks read each sample once an epoch; sums over ranks may round otherwise.
     let three = train(folder.path(), &data, 3);
+    // However many ranks meet it in however many epochs, it is one file.
+    for ended in [&alone, &three] {
+        let expected = serde_json::json!({ "train": 1, "valid": 0 });
+        assert_eq!(ended.summary()["skipped_files"], expected);
+        let line = ended.stdout.lines().find(|line| line.starts_with("corrupt files skipped"));
+        assert!(line.is_some_and(|line| line.ends_with("1 training, 0 validation")));
+    }
     let loss = |ended: &Ended| ended.summary()["train_loss"].as_f64().unwrap();
     assert!((loss(&three) - loss(&alone)).abs() < 1e-4, "{} {}", loss(&three), loss(&alone));
+}
+
+/// Two of eight validation images are left out, wherever ranks meet them, and the figures are those of
+/// the other six.
+#[test]
+fn skipped_files_of_validation_count_in_no_figure() {
+    let folder = tempfile::tempdir().unwrap();
+    images::folder(folder.path(), 12, 4);
+    let data = format!("kind = \"folder\"\non_corrupt = \"skip\"\npath = {:?}", folder.path());
+    for name in ["red/01", "blue/02"] {
+        fs::remove_file(folder.path().join(format!("val/{name}.png"))).unwrap();
+    }
+    let without = train(folder.path(), &data, 2);
+    assert!(!without.stdout.contains("corrupt files skipped"), "{}", without.stdout);
+    for name in ["red/01", "blue/02"] {
+        fs::write(folder.path().join(format!("val/{name}.png")), "rubbish").unwrap();
+    }
+    // A link that leads nowhere is no sample at all.
+    std::os::unix::fs::symlink("nowhere", folder.path().join("val/red/09.png")).unwrap();
+    for ranks in [1, 2, 3] {
+        let with = train(folder.path(), &data, ranks);
+        let expected = serde_json::json!({ "train": 0, "valid": 3 });
+        assert_eq!(with.summary()["skipped_files"], expected, "{ranks} ranks");
+        let loss = |ended: &Ended| ended.summary()["valid_loss"].as_f64().unwrap();
+        assert!((loss(&with) - loss(&without)).abs() < 1e-5, "{ranks} ranks");
+        with.says("val/red/01.png");
+        assert!(with.log().contains("it is left out"), "{}", with.log());
+    }
 }
 
 #[test]
@@ -83,12 +118,26 @@ fn a_part_of_cifar_10_trains() {
     };
     let scratch = tempfile::tempdir().unwrap();
     let path = Path::new(&folder).join("cifar10-bin-small");
-    let data = format!("kind = \"cifar10\"\npath = {path:?}");
     let recipe_path = scratch.path().join("recipe.toml");
     let text = format!(
-        "[model]\nkind = \"mlp\"\nhidden = [16]\n[train]\nmax_steps = 20\n[optimizer]\n\
-         kind = \"sgd\"\nlr = 0.01\n[data]\nbatch_size = 32\n{data}\n"
+        "seed = 1\n[model]\nkind = \"mlp\"\nhidden = [32]\n[train]\nmax_steps = 100\n\
+         log_every_n_steps = 20\n[optimizer]\nkind = \"adamw\"\nlr = 0.001\n[data]\nbatch_size = 32\n\
+         kind = \"cifar10\"\npath = {path:?}\n"
     );
     fs::write(&recipe_path, text).unwrap();
-    recipe(&recipe_path).ranks(2).succeed();
+    let ended = recipe(&recipe_path).ranks(2).succeed();
+    let metrics = fs::read_to_string(ended.run_folder().join("metrics.csv")).unwrap();
+    let losses = training_losses(&metrics);
+    // Guessing among ten classes has a loss of ln 10, 2.30.
+    let (first, last) = (losses[0], losses[losses.len() - 1]);
+    assert!(losses.len() >= 5 && last < 2.15 && last < first, "{losses:?}");
+}
+
+/// The losses of all training reports.
+fn training_losses(metrics: &str) -> Vec<f64> {
+    let mut lines = metrics.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let column = |name: &str| head.iter().position(|column| *column == name).unwrap();
+    let (phase, loss) = (column("phase"), column("loss"));
+    lines.filter(|row| row[phase] == "train").map(|row| row[loss].parse().unwrap()).collect()
 }

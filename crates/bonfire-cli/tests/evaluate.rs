@@ -5,7 +5,7 @@
 mod support;
 
 use std::path::Path;
-use support::{Ended, bonfire, digits, idx, repository};
+use support::{Ended, bonfire, digits, idx, images, repository};
 
 #[test]
 fn a_run_is_evaluated_again() {
@@ -41,6 +41,36 @@ fn a_run_is_evaluated_again() {
     let correct: f64 = classes.iter().map(|class| class[1] * class[2]).sum();
     assert_eq!(images, 359.0);
     assert!((correct / images - figure(&by_recipe, "accuracy")).abs() < 1e-3);
+}
+
+/// Labels are those of the model, whichever classes are there; pictures get the model's channels.
+#[test]
+fn folders_of_classes_are_evaluated_with_and_without_splits() {
+    let folder = tempfile::tempdir().unwrap();
+    images::folder(folder.path(), 12, 4);
+    let recipe = folder.path().join("recipe.toml");
+    let text = format!(
+        "seed = 1\n[model]\nkind = \"mlp\"\nhidden = [16]\n[train]\nmax_epochs = 4\n[optimizer]\n\
+         kind = \"adamw\"\nlr = 0.01\n[data]\nkind = \"folder\"\nchannels = 1\nglobal_batch_size = 12\n\
+         path = {:?}\n",
+        folder.path()
+    );
+    std::fs::write(&recipe, text).unwrap();
+    let trained = support::recipe(&recipe).succeed();
+    let model = trained.run_folder();
+    let by_recipe = evaluate(&model, &recipe, &[]).succeed();
+    assert_eq!(figure(&by_recipe, "images"), 8.0);
+    for path in [folder.path().to_path_buf(), folder.path().join("val")] {
+        assert_eq!(evaluate(&model, &path, &[]).succeed().stdout, by_recipe.stdout);
+    }
+    // The only class that is left has label 1 all the same.
+    std::fs::remove_dir_all(folder.path().join("val/blue")).unwrap();
+    let red = evaluate(&model, &folder.path().join("val"), &[]).succeed();
+    let line = red.stdout.lines().find(|line| line.starts_with("red ")).unwrap();
+    assert_eq!(line.split_whitespace().nth(1), Some("4"), "{}", red.stdout);
+    images::write(&folder.path().join("val/green/0.png"), [8, 8], 0, 0);
+    let unknown = evaluate(&model, &folder.path().join("val"), &[]).fail();
+    unknown.says_once(&["green: class \"green\" is unknown", "blue, red"]);
 }
 
 #[test]

@@ -46,24 +46,28 @@ where
             plan.samples.retain(|sample| !sample.padding);
         }
         let mut items = Vec::with_capacity(plan.samples.len());
+        let mut left_out = Vec::new();
         for sample in &plan.samples {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
             }
             match self.read(sample.index) {
                 Ok(item) => items.push(item),
+                Err(DataError::LeftOut { index, .. }) if self.padding == Padding::Skip => {
+                    left_out.push(index);
+                }
                 Err(error) => return Some(Err(error)),
             }
         }
+        plan.samples.retain(|sample| !left_out.contains(&sample.index));
         Some(self.join(&plan, items))
     }
 
     fn read(&self, index: usize) -> Result<D::Item, DataError> {
         let context = SampleContext { seed: self.seed, epoch: self.epoch, index };
-        self.dataset.get(&context).map_err(|source| DataError::Sample {
-            index,
-            epoch: self.epoch,
-            source: Box::new(source),
+        self.dataset.get(&context).map_err(|source| match source {
+            left_out @ DataError::LeftOut { .. } => left_out,
+            other => DataError::Sample { index, epoch: self.epoch, source: Box::new(other) },
         })
     }
 

@@ -16,12 +16,12 @@ pub(crate) fn check(path: &Path, names: &[String]) -> Result<(), DataError> {
     Err(DataError::image_set(path, ImageSetProblem::TooFewClasses { num_classes, names }))
 }
 
-/// Returns the label of a class, which is its place among the names.
-pub(crate) fn label(path: &Path, name: &str, names: &[String]) -> Result<u32, DataError> {
+/// Returns the label of a class, which is its place among the names, or says that there is none.
+pub(crate) fn label(name: &str, names: &[String]) -> Result<u32, ImageSetProblem> {
     let place = names.iter().position(|known| known == name);
-    place.and_then(|place| u32::try_from(place).ok()).ok_or_else(|| {
-        let (name, known) = (name.to_owned(), names.to_vec());
-        DataError::image_set(path, ImageSetProblem::UnknownClass { name, known })
+    place.and_then(|place| u32::try_from(place).ok()).ok_or_else(|| ImageSetProblem::UnknownClass {
+        name: name.to_owned(),
+        known: names.to_vec(),
     })
 }
 

@@ -10,8 +10,8 @@ use crate::Image;
 /// The suffixes of images, in lower case; files may have them in upper case.
 pub const IMAGE_SUFFIXES: [&str; 4] = ["png", "jpg", "jpeg", "webp"];
 
-/// Most memory that one image may take while it is decoded, in bytes.
-const MAX_DECODED_BYTES: u64 = 1 << 30;
+/// Most memory that one image may take, as decoded or made by a transform, in bytes.
+pub(crate) const MAX_IMAGE_BYTES: u64 = 1 << 30;
 
 /// How many channels decoded images have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -36,10 +36,12 @@ impl Channels {
 /// Decodes an image, turned upright as its EXIF data say.
 ///
 /// Palettes are resolved, alpha is dropped, 16 bits become 8 by the nearest value. The format is told
-/// by the contents, whatever the name says.
+/// by the contents, whatever the name says. CMYK and YCCK JPEGs with Adobe's marker become RGB as by
+/// Pillow's `convert("RGB")`: each ink takes away its share of what black leaves.
 ///
 /// # Errors
-/// A reason in words, when the file is of no known format, ends early, is CMYK, or is broken.
+/// A reason in words, when the file is of no known format, ends early, is CMYK without Adobe's marker, or
+/// is broken.
 pub fn decode(bytes: &[u8], channels: Channels) -> Result<Image, String> {
     let reader = reader(Cursor::new(bytes))?;
     if reader.format() == Some(ImageFormat::Jpeg) {
@@ -47,7 +49,7 @@ pub fn decode(bytes: &[u8], channels: Channels) -> Result<Image, String> {
     }
     let mut decoder = reader.into_decoder().map_err(in_words)?;
     let mut limits = Limits::default();
-    limits.max_alloc = Some(MAX_DECODED_BYTES);
+    limits.max_alloc = Some(MAX_IMAGE_BYTES);
     limits.reserve(decoder.total_bytes()).map_err(in_words)?;
     decoder.set_limits(limits).map_err(in_words)?;
     let orientation = decoder.orientation().map_err(in_words)?;
@@ -97,11 +99,14 @@ fn grey(image: DynamicImage) -> Vec<u8> {
 }
 
 /// Refuses what the decoder would take and return wrong: files that end early, whose rest it fills
-/// with grey, and CMYK, whose inks writers store inverted or not.
+/// with grey, and four inks without Adobe's marker. With it they are stored inverted, as the decoder
+/// takes them and as Pillow does; without it nobody can know.
 fn check_jpeg(bytes: &[u8]) -> Result<(), String> {
     const START_OF_SCAN: u8 = 0xda;
+    const ADOBE: u8 = 0xee;
     const END_OF_IMAGE: [u8; 2] = [0xff, 0xd9];
     let mut rest = bytes.get(2..).unwrap_or_default();
+    let mut inks_are_known = false;
     loop {
         let (marker, segment) = match *rest {
             // Fill bytes may stand before a marker.
@@ -112,20 +117,30 @@ fn check_jpeg(bytes: &[u8]) -> Result<(), String> {
             [0xff, marker, high, low, ..] => (marker, usize::from(u16::from_be_bytes([high, low]))),
             _ => return Err("the JPEG header is broken or ends early".into()),
         };
-        let Some(after) = rest.get(2 + segment..) else {
-            return Err("the file ends within its header".into());
+        let after = match rest.get(2 + segment..) {
+            Some(after) if segment >= 2 => after,
+            _ => return Err("the file ends within its header".into()),
         };
         if marker == START_OF_SCAN {
             let ends = after.windows(2).rev().any(|pair| pair == END_OF_IMAGE);
             return if ends { Ok(()) } else { Err("the file ends early (truncated JPEG)".into()) };
         }
+        inks_are_known |= marker == ADOBE && names_inks(&rest[4..2 + segment]);
         // A frame: length, precision, height, width, number of components.
         let frame = matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc);
-        if frame && rest.get(9) == Some(&4) {
-            return Err("the image is CMYK (4 inks), convert it to RGB".into());
+        if frame && rest.get(9) == Some(&4) && !inks_are_known {
+            let reason = "the image is CMYK (4 inks) without Adobe's marker, which says how inks are \
+                          stored; convert it to RGB";
+            return Err(reason.into());
         }
         rest = after;
     }
+}
+
+/// Whether a segment is Adobe's and says that four components are CMYK (0) or YCCK (2): name, version,
+/// two times flags, transform.
+fn names_inks(segment: &[u8]) -> bool {
+    segment.starts_with(b"Adobe") && matches!(segment.get(11), Some(0 | 2))
 }
 
 fn in_words(error: ImageError) -> String {

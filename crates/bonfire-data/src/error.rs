@@ -123,6 +123,15 @@ pub enum DataError {
         len: usize,
     },
 
+    /// Happens when a data set leaves a sample out: no failure, for a loader goes on without it.
+    #[error("sample {index} is left out: {source}")]
+    LeftOut {
+        /// The index of the sample.
+        index: usize,
+        /// Why.
+        source: Box<DataError>,
+    },
+
     /// Happens when a data set fails to read a sample.
     #[error("cannot read sample {index} in epoch {epoch}: {source}")]
     Sample {

@@ -1,5 +1,6 @@
 //! MNIST and its relatives: images and labels in two IDX files.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +79,19 @@ impl IdxImages {
         let images = find(folder, &names(split, "images", 3));
         let labels = find(folder, &names(split, "labels", 1));
         match (images, labels) {
-            (Ok(images), Ok(labels)) => Self::open(images, labels),
+            (Ok(images), Ok(path)) => {
+                let data = Self::open(images, &path)?;
+                match (split, data.first_absent_class()) {
+                    (Split::Train, Some(class)) => tracing::warn!(
+                        "{}: the classes are 0 to {}, the highest label, but class {class} (and perhaps \
+                         more) has no image; the model gets an output for it all the same",
+                        path.display(),
+                        data.num_classes - 1
+                    ),
+                    _ => {}
+                }
+                Ok(data)
+            }
             (images, labels) => Err(DataError::MissingFiles {
                 folder: folder.to_owned(),
                 folder_exists: folder.is_dir(),
@@ -102,6 +115,12 @@ impl IdxImages {
             Image::new(Pixels::view(&pixels, range).ok_or(out_of_range)?, shape)
         };
         (0..count).map(image).collect()
+    }
+
+    /// The first class below the highest label that no image has.
+    fn first_absent_class(&self) -> Option<u8> {
+        let seen: BTreeSet<u8> = self.labels.iter().copied().collect();
+        (0..=u8::MAX).take(self.num_classes).find(|class| !seen.contains(class))
     }
 
     fn from_arrays(images: IdxArray, labels: IdxArray) -> Self {

@@ -1,5 +1,6 @@
 //! Images as they lie in a file: bytes.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -135,6 +136,15 @@ pub struct ImageSample {
     pub label: u32,
 }
 
+/// What a set of images passes over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Entries that were no readable files when the set was opened, so that they are no samples.
+    pub unlisted: usize,
+    /// Indices of samples that this process has found corrupt until now.
+    pub corrupt: BTreeSet<usize>,
+}
+
 /// Images with classes.
 pub trait ImageDataset: Dataset<Item = ImageSample> {
     /// Returns `[height, width, channels]` where all images have the same, which is known without
@@ -145,6 +155,17 @@ pub trait ImageDataset: Dataset<Item = ImageSample> {
     /// their sizes differ.
     fn num_channels(&self) -> Option<usize> {
         self.image_shape().map(|[_, _, channels]| channels)
+    }
+
+    /// Returns `[height, width, channels]` of one image, where that costs little; transforms are checked
+    /// on it before the first batch.
+    fn example_shape(&self) -> Option<[usize; 3]> {
+        self.image_shape()
+    }
+
+    /// Returns which samples were passed over until now because their files are corrupt.
+    fn skipped(&self) -> Skipped {
+        Skipped::default()
     }
 
     /// Returns the number of classes; every label is below it.

@@ -1,11 +1,16 @@
 //! A folder a class: `ROOT/train/<class>/*.png`.
 
+use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::image_files::ImageFile;
+use crate::image_files::Listing;
+use crate::image_set_problem::suffixes;
+use crate::problems::Problems;
 use crate::{
-    DataError, FileOptions, IMAGE_SUFFIXES, ImageFiles, ImageSetProblem, Split, class_names,
+    DataError, FileOptions, IMAGE_SUFFIXES, ImageFiles, ImageSetProblem, OnCorrupt, Split,
+    class_names,
 };
 
 /// The usual name of the folder of training images.
@@ -25,8 +30,9 @@ impl ImageFiles {
     ///
     /// # Errors
     ///
-    /// - [`DataError::ImageSet`] when a folder is missing, a class is empty, there are fewer than two
-    ///   classes, or validation has a class that training lacks.
+    /// - [`DataError::ImageSet`] when a folder is missing, classes are empty, there are fewer than two
+    ///   classes, validation has a class that training lacks, a link leads to a folder that is listed
+    ///   already, or an image is no regular file (but see [`OnCorrupt`]).
     /// - [`DataError::Io`] when a folder cannot be read.
     ///
     /// # Reference
@@ -44,29 +50,75 @@ impl ImageFiles {
             return Err(DataError::image_set(root, ImageSetProblem::NotAFolder { expected }));
         }
         let train = split_folder(root, train, &[TRAIN_FOLDER])?;
-        let classes = folders_in(&train)?;
-        if classes.is_empty() {
-            return Err(DataError::image_set(train, ImageSetProblem::NoClasses));
-        }
+        let classes = classes_in(&train)?;
         class_names::check(&train, &classes)?;
-        let (home, own) = match split {
-            Split::Train => (train, classes.clone()),
-            Split::Test => {
-                let valid = split_folder(root, valid, &VALID_FOLDERS)?;
-                let own = folders_in(&valid)?;
-                (valid, own)
-            }
+        let home = match split {
+            Split::Train => train,
+            Split::Test => split_folder(root, valid, &VALID_FOLDERS)?,
         };
-        let mut files = Vec::new();
-        for class in own {
-            let label = class_names::label(&home, &class, &classes)?;
-            let before = files.len();
-            list(&home, &home.join(&class), label, &mut files)?;
-            if files.len() == before {
-                return Err(DataError::image_set(home.join(class), ImageSetProblem::EmptyClass));
-            }
+        Self::list_classes(root, &home, classes, split, options)
+    }
+
+    /// Lists a folder with a folder for each class, without splits.
+    ///
+    /// Labels are the places of the folders' names among `classes`, or else in their own sorted list.
+    /// For what corrupt files become it counts as `split`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open_folder`](Self::open_folder).
+    pub fn open_classes(
+        folder: impl AsRef<Path>,
+        classes: Option<&[String]>,
+        split: Split,
+        options: FileOptions,
+    ) -> Result<Self, DataError> {
+        let folder = folder.as_ref();
+        if !folder.is_dir() {
+            let expected = "expected a folder with images in <class>/";
+            return Err(DataError::image_set(folder, ImageSetProblem::NotAFolder { expected }));
         }
-        Self::new(&home, files, classes, options)
+        let classes = match classes {
+            Some(classes) => classes.to_vec(),
+            None => classes_in(folder)?,
+        };
+        class_names::check(folder, &classes)?;
+        Self::list_classes(folder, folder, classes, split, options)
+    }
+
+    fn list_classes(
+        root: &Path,
+        home: &Path,
+        classes: Vec<String>,
+        split: Split,
+        options: FileOptions,
+    ) -> Result<Self, DataError> {
+        let mut lister = Lister::new(root, home, options.on_corrupt);
+        for class in classes_in(home)? {
+            lister.class(&class, &classes)?;
+        }
+        lister.problems.check(root)?;
+        Self::new(home, lister.listing, classes, split, options)
+    }
+}
+
+/// Whether there are folders with images in a folder, as classes have them.
+pub fn holds_classes(folder: impl AsRef<Path>) -> bool {
+    let folder = folder.as_ref();
+    let holds_images = |class: String| {
+        let entries = entries(&folder.join(class)).unwrap_or_default();
+        entries.iter().any(|(_, path)| is_image(path))
+    };
+    classes_in(folder).is_ok_and(|classes| classes.into_iter().any(holds_images))
+}
+
+/// The names of the folders of classes.
+fn classes_in(folder: &Path) -> Result<Vec<String>, DataError> {
+    let folders = entries(folder)?.into_iter().filter(|(_, path)| path.is_dir());
+    let classes: Vec<String> = folders.map(|(name, _)| name).collect();
+    match classes.is_empty() {
+        true => Err(DataError::image_set(folder, ImageSetProblem::NoClasses)),
+        false => Ok(classes),
     }
 }
 
@@ -94,29 +146,72 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
     Ok(entries)
 }
 
-fn folders_in(folder: &Path) -> Result<Vec<String>, DataError> {
-    let entries = entries(folder)?.into_iter().filter(|(_, path)| path.is_dir());
-    Ok(entries.map(|(name, _)| name).collect())
+/// Collects the images of one split.
+struct Lister<'a> {
+    root: &'a Path,
+    home: &'a Path,
+    on_corrupt: OnCorrupt,
+    /// Folders by device and number: links can lead to one twice, or back into it.
+    seen: HashMap<(u64, u64), PathBuf>,
+    listing: Listing,
+    problems: Problems,
 }
 
-/// Adds the images in a folder and in the folders within.
-fn list(
-    home: &Path,
-    folder: &Path,
-    label: u32,
-    files: &mut Vec<ImageFile>,
-) -> Result<(), DataError> {
-    for (_, path) in entries(folder)? {
-        if path.is_dir() {
-            list(home, &path, label, files)?;
-        } else if is_image(&path) {
-            let metadata = fs::metadata(&path)
-                .map_err(|source| DataError::Io { path: path.clone(), source })?;
-            let name = path.strip_prefix(home).unwrap_or(&path).to_string_lossy().into_owned();
-            files.push(ImageFile { path, name, label, bytes: metadata.len() });
-        }
+impl<'a> Lister<'a> {
+    fn new(root: &'a Path, home: &'a Path, on_corrupt: OnCorrupt) -> Self {
+        let (listing, problems) = (Listing::default(), Problems::default());
+        Self { root, home, on_corrupt, seen: HashMap::new(), listing, problems }
     }
-    Ok(())
+
+    /// Adds the images of a class.
+    fn class(&mut self, class: &str, classes: &[String]) -> Result<(), DataError> {
+        let folder = self.home.join(class);
+        let label = match class_names::label(class, classes) {
+            Ok(label) => label,
+            Err(problem) => {
+                self.problem(&folder, &problem.to_string());
+                return Ok(());
+            }
+        };
+        let before = (self.listing.files.len(), self.problems.count());
+        self.folder(&folder, label)?;
+        if (self.listing.files.len(), self.problems.count()) == before {
+            let problem =
+                format!("the class has no images ({}); add some or remove the folder", suffixes());
+            self.problem(&folder, &problem);
+        }
+        Ok(())
+    }
+
+    /// Adds the images in a folder and in the folders within.
+    fn folder(&mut self, folder: &Path, label: u32) -> Result<(), DataError> {
+        let metadata = fs::metadata(folder)
+            .map_err(|source| DataError::Io { path: folder.to_owned(), source })?;
+        let identity = (metadata.dev(), metadata.ino());
+        if let Some(first) = self.seen.insert(identity, folder.to_owned()) {
+            let first = first.strip_prefix(self.root).unwrap_or(&first).display().to_string();
+            let problem = format!("a link to {first}, whose images would count twice; remove it");
+            self.problem(folder, &problem);
+            return Ok(());
+        }
+        for (_, path) in entries(folder)? {
+            if path.is_dir() {
+                self.folder(&path, label)?;
+            } else if is_image(&path) {
+                let name =
+                    path.strip_prefix(self.home).unwrap_or(&path).to_string_lossy().into_owned();
+                if let Err(problem) = self.listing.add(path, name, label, self.on_corrupt) {
+                    self.problems.add(problem);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn problem(&mut self, folder: &Path, problem: &str) {
+        let folder = folder.strip_prefix(self.root).unwrap_or(folder).display();
+        self.problems.add(format!("{folder}: {problem}"));
+    }
 }
 
 /// Whether a name ends as images do.
@@ -126,87 +221,4 @@ pub(crate) fn is_image(path: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::image_files::tests::folder_with;
-    use crate::{Dataset, ImageDataset, SampleContext};
-
-    const SMALL: Option<[u32; 2]> = Some([3, 2]);
-
-    fn open(root: &Path, split: Split) -> Result<ImageFiles, DataError> {
-        ImageFiles::open_folder(root, split, [None, None], FileOptions::default())
-    }
-
-    fn labels(data: &ImageFiles) -> Vec<u32> {
-        let context = |index| SampleContext { seed: 0, epoch: 0, index };
-        (0..data.len()).map(|index| data.get(&context(index)).unwrap().label).collect()
-    }
-
-    #[test]
-    fn classes_and_files_are_sorted_and_hidden_ones_passed_over() {
-        let folder = folder_with(&[
-            ("train/dog/2.PNG", SMALL),
-            ("train/dog/1.jpg", SMALL),
-            ("train/cat/deep/er.JpEg", SMALL),
-            ("train/cat/a.webp", SMALL),
-            ("train/cat/.hidden.png", None),
-            ("train/.git/x.png", None),
-            ("train/notes.txt", None),
-            ("train/cat/readme.md", None),
-            ("val/dog/only.png", SMALL),
-        ]);
-        let train = open(folder.path(), Split::Train).unwrap();
-        assert_eq!(train.class_names(), ["cat", "dog"]);
-        let names: Vec<&str> = train.files().map(|file| file.name.as_str()).collect();
-        assert_eq!(names, ["cat/a.webp", "cat/deep/er.JpEg", "dog/1.jpg", "dog/2.PNG"]);
-        assert_eq!(labels(&train), [0, 0, 1, 1]);
-        // A class that validation lacks keeps its label.
-        let valid = open(folder.path(), Split::Test).unwrap();
-        assert_eq!((labels(&valid), valid.num_classes()), (vec![1], 2));
-    }
-
-    #[test]
-    fn every_usual_name_of_the_validation_folder_is_found_and_others_can_be_given() {
-        for name in VALID_FOLDERS {
-            let valid = format!("{name}/a/1.png");
-            let files = ["train/a/1.png", "train/b/1.png", &valid].map(|name| (name, SMALL));
-            let folder = folder_with(&files);
-            assert_eq!(open(folder.path(), Split::Test).unwrap().len(), 1, "{name}");
-            let none = [None, Some("holdout")];
-            let options = FileOptions::default();
-            let error = ImageFiles::open_folder(folder.path(), Split::Test, none, options);
-            assert!(error.unwrap_err().to_string().ends_with("looked for holdout/"));
-        }
-    }
-
-    #[test]
-    fn wrong_folders_are_told_apart() {
-        let problem = |files: &[&str], split| {
-            let files: Vec<_> = files.iter().map(|name| (*name, SMALL)).collect();
-            let folder = folder_with(&files);
-            fs::create_dir_all(folder.path().join("train")).unwrap();
-            match open(folder.path(), split).unwrap_err() {
-                DataError::ImageSet { problem, .. } => problem,
-                other => panic!("{other}"),
-            }
-        };
-        assert_eq!(problem(&[], Split::Train), ImageSetProblem::NoClasses);
-        let (num_classes, names) = (1, vec!["a".to_owned()]);
-        let few = ImageSetProblem::TooFewClasses { num_classes, names };
-        assert_eq!(problem(&["train/a/1.png"], Split::Train), few);
-        let pair = ["train/a/1.png", "train/b/1.png"];
-        let without = problem(&pair, Split::Test).to_string();
-        assert!(without.ends_with("looked for val/, valid/, validation/, test/"), "{without}");
-        let unknown = problem(&[pair[0], pair[1], "val/c/1.png"], Split::Test).to_string();
-        assert!(unknown.starts_with("class \"c\" is unknown"), "{unknown}");
-        let error = open(Path::new("/no/such"), Split::Train).unwrap_err().to_string();
-        assert!(error.starts_with("/no/such: is not a folder"), "{error}");
-    }
-
-    #[test]
-    fn an_empty_class_is_an_error_that_names_its_folder() {
-        let folder = folder_with(&[("train/a/1.png", SMALL), ("train/b/notes.txt", None)]);
-        let error = open(folder.path(), Split::Train).unwrap_err().to_string();
-        assert!(error.contains("train/b: the class has no images (*.png, *.jpg"), "{error}");
-    }
-}
+mod tests;

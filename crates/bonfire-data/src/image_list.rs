@@ -6,9 +6,10 @@ use std::path::Path;
 
 use csv::StringRecord;
 
-use crate::image_files::ImageFile;
+use crate::image_files::Listing;
 use crate::image_folder::is_image;
 use crate::image_set_problem::suffixes;
+use crate::problems::Problems;
 use crate::{DataError, FileOptions, ImageFiles, ImageSetProblem, Split, class_names};
 
 /// What the columns are called in a header.
@@ -22,15 +23,17 @@ impl ImageFiles {
     /// `path` and `label` count, wherever they stand. Without a header the first two columns do.
     /// Paths are relative to the folder of their list.
     ///
-    /// When all labels of the training list are whole numbers, they are the labels themselves, and the
-    /// classes are called by number up to the highest. Otherwise they are names of classes, which get
-    /// their labels in sorted order. The validation list has the classes of the training list.
+    /// When all labels of the training list are whole numbers, they are the labels themselves, from 0
+    /// without gaps. Otherwise they are names of classes, which get their labels in sorted order. The
+    /// validation list has the classes of the training list.
     ///
     /// # Errors
     ///
-    /// - [`DataError::ImageSet`] when a line has no path or label, names no image, or names one that
-    ///   does not exist; when a list is empty; when there are fewer than two classes; when validation
-    ///   has a class that training lacks.
+    /// - [`DataError::ImageSet`] with the first ten lines that have no path or label, name no image, or
+    ///   name one that is no regular file (but see [`OnCorrupt`](crate::OnCorrupt)), or in validation a
+    ///   class that training lacks; when a list is empty; when there are fewer than two classes, or
+    ///   numbers of classes with gaps.
+    /// - [`DataError::MissingFiles`] when the training list does not exist.
     /// - [`DataError::Io`] when a list cannot be read.
     pub fn open_list(
         train: impl AsRef<Path>,
@@ -38,28 +41,58 @@ impl ImageFiles {
         split: Split,
         options: FileOptions,
     ) -> Result<Self, DataError> {
-        let train = train.as_ref();
-        let mut rows = read(train)?;
-        let classes = classes(&rows);
-        class_names::check(train, &classes)?;
+        let (train, valid) = (train.as_ref(), valid.as_ref());
+        if !train.exists() {
+            return Err(missing([train, valid]));
+        }
+        let mut problems = Problems::default();
+        let mut rows = read(train, &mut problems)?;
+        let classes = classes(&rows).unwrap_or_else(|problem| {
+            problems.add(problem);
+            Vec::new()
+        });
         let list = match split {
             Split::Train => train,
             Split::Test => {
-                rows = read(valid.as_ref())?;
-                valid.as_ref()
+                // What is wrong with the training list is told when that is opened.
+                std::mem::take(&mut problems).check(train)?;
+                rows = read(valid, &mut problems)?;
+                valid
             }
         };
         let folder = list.parent().unwrap_or(Path::new(""));
-        let file = |row: Row| {
-            let path = folder.join(&row.path);
-            let metadata = fs::metadata(&path)
-                .map_err(|error| row.wrong(list, format!("{}: {error}", path.display())))?;
-            let label = class_names::label(list, &row.label, &classes)?;
-            Ok(ImageFile { path, name: row.path, label, bytes: metadata.len() })
-        };
-        let files = rows.into_iter().map(file).collect::<Result<_, DataError>>()?;
-        Self::new(list, files, classes, options)
+        let mut listing = Listing::default();
+        for Row { line, path, label } in rows {
+            let label = match class_names::label(&label, &classes) {
+                Ok(label) => label,
+                // Without classes that problem is told already.
+                Err(_) if classes.is_empty() => 0,
+                Err(problem) => {
+                    problems.add(format!("line {line}: {problem}"));
+                    continue;
+                }
+            };
+            let added = listing.add(folder.join(&path), path, label, options.on_corrupt);
+            if let Err(problem) = added {
+                problems.add(format!("line {line}: {problem}"));
+            }
+        }
+        problems.check(list)?;
+        class_names::check(train, &classes)?;
+        Self::new(list, listing, classes, split, options)
     }
+}
+
+/// Names the lists that do not exist.
+fn missing(lists: [&Path; 2]) -> DataError {
+    let folder = lists[0].parent().unwrap_or(Path::new("")).to_owned();
+    let mut looked_for: Vec<String> = lists
+        .iter()
+        .filter(|list| !list.exists())
+        .map(|list| list.strip_prefix(&folder).unwrap_or(list).display().to_string())
+        .collect();
+    looked_for.dedup();
+    DataError::MissingFiles { folder_exists: folder.is_dir(), folder, looked_for }
 }
 
 /// A line of a list.
@@ -70,13 +103,8 @@ struct Row {
     label: String,
 }
 
-impl Row {
-    fn wrong(&self, list: &Path, problem: String) -> DataError {
-        DataError::image_set(list, ImageSetProblem::Line { line: self.line, problem })
-    }
-}
-
-fn read(list: &Path) -> Result<Vec<Row>, DataError> {
+/// Reads the lines that can be used; what is wrong with the others goes to the problems.
+fn read(list: &Path, problems: &mut Problems) -> Result<Vec<Row>, DataError> {
     let text = fs::read(list).map_err(|source| DataError::Io { path: list.to_owned(), source })?;
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -87,17 +115,31 @@ fn read(list: &Path) -> Result<Vec<Row>, DataError> {
     let mut rows = Vec::new();
     for (number, record) in reader.records().enumerate() {
         let line_of = |position: Option<&csv::Position>| position.map_or(0, csv::Position::line);
-        let wrong =
-            |line, problem| DataError::image_set(list, ImageSetProblem::Line { line, problem });
-        let record = record.map_err(|error| wrong(line_of(error.position()), error.to_string()))?;
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                problems.add(format!("line {}: {error}", line_of(error.position())));
+                continue;
+            }
+        };
         let line = line_of(record.position());
         if number == 0 && !record.get(0).is_some_and(|first| is_image(Path::new(first))) {
-            columns = header(&record).map_err(|problem| wrong(line, problem))?;
+            match header(&record) {
+                Ok(found) => columns = found,
+                Err(problem) => {
+                    // Nothing is known of the other lines then.
+                    problems.add(format!("line {line}: {problem}"));
+                    return Ok(rows);
+                }
+            }
         } else {
-            rows.push(row(&record, columns, line).map_err(|problem| wrong(line, problem))?);
+            match row(&record, columns, line) {
+                Ok(row) => rows.push(row),
+                Err(problem) => problems.add(format!("line {line}: {problem}")),
+            }
         }
     }
-    match rows.is_empty() {
+    match rows.is_empty() && problems.count() == 0 {
         true => Err(DataError::image_set(list, ImageSetProblem::NoImages)),
         false => Ok(rows),
     }
@@ -131,86 +173,39 @@ fn row(record: &StringRecord, [path, label]: [usize; 2], line: u64) -> Result<Ro
     }
 }
 
-/// The names of the classes in the order of their labels.
-fn classes(rows: &[Row]) -> Vec<String> {
+/// The names of the classes in the order of their labels, or what is wrong with the labels.
+fn classes(rows: &[Row]) -> Result<Vec<String>, String> {
+    let names: BTreeSet<&str> = rows.iter().map(|row| row.label.as_str()).collect();
     // A number as it would be written: "01" is a name, or else it and "1" would be one class.
     let number =
-        |label: &str| label.parse::<u16>().ok().filter(|number| number.to_string() == label);
-    let numbers: Option<Vec<u16>> = rows.iter().map(|row| number(&row.label)).collect();
-    match numbers.and_then(|numbers| numbers.into_iter().max()) {
-        Some(highest) => (0..=highest).map(|class| class.to_string()).collect(),
-        None => {
-            let names: BTreeSet<&str> = rows.iter().map(|row| row.label.as_str()).collect();
-            names.into_iter().map(str::to_owned).collect()
-        }
+        |name: &&str| name.parse::<u64>().ok().filter(|number| number.to_string() == *name);
+    let numbers: Option<BTreeSet<u64>> = names.iter().map(number).collect();
+    if let Some(numbers) = numbers.filter(|numbers| !numbers.is_empty()) {
+        return classes_by_number(&numbers);
+    }
+    let is_number = |name: &&str| name.parse::<f64>().is_ok_and(f64::is_finite);
+    let is_whole = |name: &&str| name.bytes().all(|byte| byte.is_ascii_digit());
+    match names.iter().find(|name| !is_whole(name)) {
+        Some(name) if names.iter().all(is_number) => Err(format!(
+            "all labels are numbers, but \"{name}\" cannot be one of a class; number classes from 0 \
+             without gaps, or give them names"
+        )),
+        _ => Ok(names.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+/// Classes that are called by number, all of which must have an image.
+fn classes_by_number(numbers: &BTreeSet<u64>) -> Result<Vec<String>, String> {
+    let highest = numbers.last().copied().unwrap_or_default();
+    match (0..=highest).find(|number| !numbers.contains(number)) {
+        None => Ok(numbers.iter().map(u64::to_string).collect()),
+        Some(first) => Err(format!(
+            "labels that are whole numbers stand for the classes 0 to {highest}, and {} of these have \
+             no image, the first is {first}; number classes from 0 without gaps, or give them names",
+            u128::from(highest) + 1 - numbers.len() as u128
+        )),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::image_files::tests::folder_with;
-    use crate::{Dataset, ImageDataset, SampleContext};
-
-    /// Opens lists beside the images a.png, b.JPG and c/d.webp.
-    fn open(train: &str, valid: &str, split: Split) -> Result<ImageFiles, String> {
-        let small = Some([3, 2]);
-        let folder = folder_with(&[("a.png", small), ("b.JPG", small), ("c/d.webp", small)]);
-        let lists = ["train.csv", "valid.csv"].map(|name| folder.path().join(name));
-        fs::write(&lists[0], train).unwrap();
-        fs::write(&lists[1], valid).unwrap();
-        let result = ImageFiles::open_list(&lists[0], &lists[1], split, FileOptions::default());
-        let data = result.map_err(|error| {
-            error.to_string().replace(&folder.path().display().to_string(), "DIR")
-        })?;
-        for index in 0..data.len() {
-            data.get(&SampleContext { seed: 0, epoch: 0, index }).unwrap();
-        }
-        Ok(data)
-    }
-
-    fn labels(data: &ImageFiles) -> Vec<u32> {
-        data.files().map(|file| file.label).collect()
-    }
-
-    #[test]
-    fn lists_with_and_without_a_header_mean_the_same() {
-        for train in [
-            "a.png,dog\nb.JPG,cat\n\"c/d.webp\",dog\n",
-            "path,label\na.png,dog\nb.JPG,cat\nc/d.webp,dog",
-            "Label , weight, PATH\r\ndog,1,a.png\r\ncat,2, b.JPG\r\ndog,3,c/d.webp\r\n",
-        ] {
-            let data = open(train, "", Split::Train).unwrap();
-            assert_eq!(data.class_names(), ["cat", "dog"], "{train}");
-            assert_eq!(labels(&data), [1, 0, 1], "{train}");
-        }
-    }
-
-    #[test]
-    fn whole_numbers_are_the_labels_themselves() {
-        let data = open("a.png,3\nb.JPG,0\n", "c/d.webp,2\n", Split::Test).unwrap();
-        assert_eq!((labels(&data), data.num_classes()), (vec![2], 4));
-        // One that is none makes names of all.
-        let data = open("a.png,3\nb.JPG,03\n", "", Split::Train).unwrap();
-        assert_eq!(data.class_names(), ["03", "3"]);
-    }
-
-    #[test]
-    fn wrong_lines_are_named() {
-        let pair = "a.png,x\nb.JPG,y\n";
-        for (train, valid, expected) in [
-            ("", "", "DIR/train.csv: has no images; nothing can be learned from an empty data set"),
-            ("path,label\n", "", "has no images"),
-            ("file,class\na.png,x\n", "", "line 1: \"file,class\" is neither an image"),
-            ("a.png,x\nb.JPG\n", "", "line 2: column 2 (label) is empty"),
-            ("a.png,x\nb.gif,y\n", "", "line 2: \"b.gif\" is no image; its name has to end in"),
-            ("a.png,x\nno.png,y\n", "", "line 2: DIR/no.png: No such file"),
-            ("a.png,x\nb.JPG,x\n", "", "1 class(es) (x) are too few"),
-            (pair, "a.png,z\n", "valid.csv: class \"z\" is unknown"),
-        ] {
-            let split = if valid.is_empty() { Split::Train } else { Split::Test };
-            let error = open(train, valid, split).unwrap_err();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-}
+mod tests;

@@ -26,10 +26,6 @@ pub enum ImageSetProblem {
     #[error("has no folders of classes; images lie in <class>/<image>.png")]
     NoClasses,
 
-    /// Happens when the folder of a class holds no image.
-    #[error("the class has no images ({}); add some or remove the folder", suffixes())]
-    EmptyClass,
-
     /// Happens when a list or file has no images.
     #[error("has no images; nothing can be learned from an empty data set")]
     NoImages,
@@ -88,13 +84,13 @@ pub enum ImageSetProblem {
     )]
     Pickle,
 
-    /// Happens when a line of a list cannot be used.
-    #[error("line {line}: {problem}")]
-    Line {
-        /// Which line, from 1.
-        line: u64,
-        /// What is wrong with it.
-        problem: String,
+    /// Happens when lines of a list, or classes or files of a folder, cannot be used.
+    #[error("{}{}", problems.join("; "), and_more(*more))]
+    Unusable {
+        /// The first of them, each with its line or its path.
+        problems: Vec<String>,
+        /// How many there are beside.
+        more: usize,
     },
 
     /// Happens when a file cannot be decoded.
@@ -124,6 +120,10 @@ pub enum ImageSetProblem {
 /// The suffixes of images in words.
 pub(crate) fn suffixes() -> String {
     IMAGE_SUFFIXES.map(|suffix| format!("*.{suffix}")).join(", ")
+}
+
+fn and_more(more: usize) -> String {
+    if more == 0 { String::new() } else { format!("; and {more} more") }
 }
 
 /// Lists the first few names.

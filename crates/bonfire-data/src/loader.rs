@@ -17,7 +17,8 @@ pub enum Padding {
     #[default]
     Keep,
     /// They are left out: each sample counts exactly once, and a shard may have fewer samples in
-    /// the last batch, or none. For evaluation.
+    /// the last batch, or none. For evaluation. What the data set itself leaves out
+    /// ([`DataError::LeftOut`]) is passed over, too; with `Keep` that is an error.
     Skip,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::transform::Transforms;
-use crate::{DataError, Dataset, DatasetDigest, ImageDataset, ImageSample, SampleContext};
+use crate::{DataError, Dataset, DatasetDigest, ImageDataset, ImageSample, SampleContext, Skipped};
 
 /// Transforms the images of a data set as they are read, on the thread that reads them.
 ///
@@ -25,6 +25,28 @@ impl<D: ImageDataset + ?Sized> Transformed<D> {
     /// Returns the data set behind.
     pub fn images(&self) -> &D {
         &self.images
+    }
+
+    /// Returns `[height, width, channels]` where all images have the same after the transforms.
+    ///
+    /// Where a crop or a resize fixes the size, no file is opened for it but that of one image, on which
+    /// the transforms are checked.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::ImageSize`] when a transform cannot take that image, or images of the common size.
+    pub fn output_shape(&self) -> Result<Option<[usize; 3]>, DataError> {
+        let sides = |[height, width, _]: [usize; 3]| [height, width];
+        if let Some(example) = self.images.example_shape() {
+            self.transforms.output_size(Some(sides(example)))?;
+        }
+        let size = match self.transforms.output_size(None)? {
+            Some(size) => Some(size),
+            None => self.transforms.output_size(self.images.image_shape().map(sides))?,
+        };
+        Ok(size
+            .zip(self.num_channels())
+            .map(|([height, width], channels)| [height, width, channels]))
     }
 }
 
@@ -55,9 +77,17 @@ impl<D: ImageDataset + ?Sized> Dataset for Transformed<D> {
 
 impl<D: ImageDataset + ?Sized> ImageDataset for Transformed<D> {
     fn image_shape(&self) -> Option<[usize; 3]> {
-        let size = self.images.image_shape().map(|[height, width, _]| [height, width]);
-        let [height, width] = self.transforms.output_size(size)?;
-        Some([height, width, self.num_channels()?])
+        self.output_shape().ok().flatten()
+    }
+
+    fn example_shape(&self) -> Option<[usize; 3]> {
+        let [height, width, channels] = self.images.example_shape()?;
+        let [height, width] = self.transforms.output_size(Some([height, width])).ok()??;
+        Some([height, width, channels])
+    }
+
+    fn skipped(&self) -> Skipped {
+        self.images.skipped()
     }
 
     fn num_channels(&self) -> Option<usize> {

@@ -58,12 +58,23 @@ pub struct Summary {
     pub bytes_sent_per_step: f64,
     /// Bytes of parameters, gradient buckets and optimizer state on rank 0.
     pub memory_bytes: MemoryBytes,
+    /// Corrupt files that were passed over.
+    pub skipped_files: SkippedFiles,
     /// Fingerprint of the final parameters in path order, in hexadecimal.
     pub parameters_xxh3: String,
     /// Whether the run was stopped before its end.
     pub stopped: bool,
     /// Whether it ended before its budget was used up, since it had come far enough.
     pub stopped_early: bool,
+}
+
+/// Corrupt files of each split that any rank has met and passed over, each counted once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SkippedFiles {
+    /// Of training; other images stood in for them.
+    pub train: usize,
+    /// Of validation; they were left out.
+    pub valid: usize,
 }
 
 /// Figures of other values of the model in the last validation.
@@ -89,7 +100,8 @@ pub struct MemoryBytes {
 }
 
 impl Summary {
-    /// Sums up a report; `seconds_to_first_step` is the program's to know.
+    /// Sums up a report; `seconds_to_first_step` is the program's to know, and so are
+    /// [`skipped_files`](Self::skipped_files), which are none here.
     pub fn new<M>(report: &FitReport<M>, seconds_to_first_step: Option<f64>) -> Self {
         let valid = |name: &str| report.valid.as_ref().and_then(|valid| valid.mean(name));
         let figures = |name: &String| VariantFigures {
@@ -116,6 +128,7 @@ impl Summary {
                 gradients: report.memory.gradients,
                 optimizer: report.memory.optimizer,
             },
+            skipped_files: SkippedFiles::default(),
             parameters_xxh3: format!("{:016x}", report.parameters_xxh3),
             stopped: report.stopped,
             stopped_early: report.stopped_early,

@@ -2,7 +2,7 @@
 
 use super::args::InfoArgs;
 use crate::CliError;
-use bonfire_data::{TRAIN_FOLDER, VALID_FOLDERS};
+use bonfire_data::{TRAIN_FOLDER, VALID_FOLDERS, holds_classes};
 use bonfire_trainer::config::{DataSource, Plan, RunConfig};
 use std::path::Path;
 use toml::{Table, Value};
@@ -11,7 +11,7 @@ use toml::{Table, Value};
 pub(super) fn source(args: &InfoArgs) -> Result<DataSource, CliError> {
     let kind = match &args.kind {
         Some(kind) => kind.as_str(),
-        None => find(&args.path).ok_or_else(|| unknown(&args.path))?,
+        None => kind_of(&args.path).ok_or_else(|| unknown(&args.path))?,
     };
     let mut data = Table::new();
     let path = args.path.to_string_lossy();
@@ -41,7 +41,7 @@ pub(super) fn source(args: &InfoArgs) -> Result<DataSource, CliError> {
 }
 
 /// Tells the kind by the names of files and folders.
-fn find(folder: &Path) -> Option<&'static str> {
+pub(crate) fn kind_of(folder: &Path) -> Option<&'static str> {
     let holds = |name: &str| folder.join(name).exists();
     let names: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
@@ -56,9 +56,11 @@ fn find(folder: &Path) -> Option<&'static str> {
         Some("cifar10")
     } else if holds("train.bin") || holds("test.bin") || any("cifar-100-") {
         Some("cifar100")
-    } else if holds("train.csv") {
+    } else if holds("train.csv") || holds("valid.csv") {
         Some("csv")
-    } else if [TRAIN_FOLDER].iter().chain(&VALID_FOLDERS).any(|name| folder.join(name).is_dir()) {
+    } else if [TRAIN_FOLDER].iter().chain(&VALID_FOLDERS).any(|name| folder.join(name).is_dir())
+        || holds_classes(folder)
+    {
         Some("folder")
     } else {
         None
@@ -72,8 +74,8 @@ fn unknown(folder: &Path) -> CliError {
         option: folder.display().to_string(),
         problem: format!(
             "{what}; looked for MNIST's files (train-images-idx3-ubyte), CIFAR-10's \
-             (data_batch_1.bin), CIFAR-100's (train.bin), a list (train.csv) and a folder of classes \
-             (train/); --kind says what it is"
+             (data_batch_1.bin), CIFAR-100's (train.bin), a list (train.csv) and folders of \
+             classes (train/<class>/ or <class>/, with images); --kind says what it is"
         ),
     }
 }
@@ -94,7 +96,9 @@ mod tests {
             ("train.csv", Some("csv")),
             ("train/cat", Some("folder")),
             ("validation/cat", Some("folder")),
-            ("cat/1.png", None),
+            ("valid.csv", Some("csv")),
+            ("cat/1.png", Some("folder")),
+            ("cat/notes.txt", None),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join(name);
@@ -103,7 +107,7 @@ mod tests {
                 Some(_) => fs::write(path, "").unwrap(),
                 None => fs::create_dir_all(path).unwrap(),
             }
-            assert_eq!(find(folder.path()), expected, "{name}");
+            assert_eq!(kind_of(folder.path()), expected, "{name}");
         }
     }
 }

@@ -7,14 +7,19 @@ mod error;
 mod fetch;
 mod info;
 mod kind;
+mod part;
 mod sheet;
 mod statistics;
 #[cfg(test)]
 mod test_server;
 mod unpack;
+mod unpacked;
+mod untrained;
 
 pub(crate) use args::DataCommand;
 pub use error::FetchError;
+pub(crate) use kind::kind_of;
+pub(crate) use untrained::Untrained;
 
 use crate::CliError;
 use crate::exit::Outcome;

@@ -4,7 +4,7 @@ use super::statistics::{KEPT_PER_CLASS, THUMBNAIL};
 use image::imageops;
 use image::{Rgb, RgbImage};
 
-/// Most classes on a sheet.
+/// Most classes on a sheet; further ones are left out.
 pub(super) const MOST_CLASSES: usize = 50;
 /// Pixels between images.
 const GAP: u32 = 4;

@@ -8,6 +8,8 @@ use std::thread;
 
 /// Images of a class that are kept for a sheet.
 pub(super) const KEPT_PER_CLASS: usize = 10;
+/// Unreadable images whose reasons are kept.
+pub(super) const TOLD: usize = 5;
 /// Pixels of the longer side of those images.
 pub(super) const THUMBNAIL: u32 = 64;
 
@@ -20,7 +22,9 @@ pub(super) struct Statistics {
     pub(super) sizes: Option<[[usize; 2]; 2]>,
     /// For each channel the number, the sum and the sum of squares of all values.
     sums: Vec<[u64; 3]>,
-    /// Images that cannot be read, with the first few reasons in the order of the images.
+    /// Number of images that cannot be read.
+    pub(super) num_unreadable: usize,
+    /// The reasons of the first [`TOLD`] of them, in the order of the images.
     pub(super) unreadable: Vec<(usize, String)>,
     /// The first images of each class, small.
     pub(super) thumbnails: Vec<Vec<(usize, RgbImage)>>,
@@ -62,7 +66,13 @@ impl Statistics {
     fn add(&mut self, images: &dyn ImageDataset, index: usize, thumbnails: bool) {
         let sample = match images.get(&SampleContext { seed: 0, epoch: 0, index }) {
             Ok(sample) => sample,
-            Err(error) => return self.unreadable.push((index, error.to_string())),
+            Err(error) => {
+                self.num_unreadable += 1;
+                if self.unreadable.len() < TOLD {
+                    self.unreadable.push((index, error.to_string()));
+                }
+                return;
+            }
         };
         let (image, class) = (sample.image, sample.label as usize);
         if let Some(count) = self.counts.get_mut(class) {
@@ -93,8 +103,10 @@ impl Statistics {
         for (sums, more) in self.sums.iter_mut().zip(other.sums) {
             *sums = std::array::from_fn(|place| sums[place] + more[place]);
         }
+        self.num_unreadable += other.num_unreadable;
         self.unreadable.extend(other.unreadable);
         self.unreadable.sort();
+        self.unreadable.truncate(TOLD);
         for (kept, more) in self.thumbnails.iter_mut().zip(other.thumbnails) {
             kept.extend(more);
             kept.sort_by_key(|(index, _)| *index);
@@ -142,7 +154,7 @@ fn thumbnail(image: Image) -> Option<RgbImage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bonfire_data::{ImageSample, InMemoryDataset};
+    use bonfire_data::{DataError, Dataset, DatasetDigest, ImageSample, InMemoryDataset};
 
     fn sample(pixels: &[u8], shape: [usize; 3], label: u32) -> ImageSample {
         ImageSample { image: Image::new(pixels.to_vec(), shape).unwrap(), label }
@@ -161,6 +173,43 @@ mod tests {
         let [first, second] = figures.mean_and_deviation()[..] else { panic!("two channels") };
         assert_eq!(first, [0.5, 0.5]);
         assert!((second[0] - 10.0 / 255.0).abs() < 1e-12 && second[1] == 0.0, "{second:?}");
+    }
+
+    /// Of a data set of millions that lies on a broken disk, too, only the first reasons are kept.
+    #[test]
+    fn the_first_reasons_are_kept_and_all_failures_counted() {
+        struct Broken;
+
+        impl Dataset for Broken {
+            type Item = ImageSample;
+
+            fn len(&self) -> usize {
+                1000
+            }
+
+            fn get(&self, context: &SampleContext) -> Result<ImageSample, DataError> {
+                Err(DataError::message(format!("number {}", context.index)))
+            }
+
+            fn digest(&self) -> DatasetDigest {
+                DatasetDigest { num_samples: 1000, class_names: vec![], content: 0 }
+            }
+        }
+
+        impl ImageDataset for Broken {
+            fn image_shape(&self) -> Option<[usize; 3]> {
+                None
+            }
+
+            fn num_classes(&self) -> usize {
+                2
+            }
+        }
+
+        let figures = Statistics::of(&Broken, false);
+        assert_eq!((figures.num_unreadable, figures.sizes), (1000, None));
+        let expected: Vec<_> = (0..TOLD).map(|index| (index, format!("number {index}"))).collect();
+        assert_eq!(figures.unreadable, expected);
     }
 
     #[test]

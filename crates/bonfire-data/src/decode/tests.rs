@@ -134,12 +134,47 @@ fn broken_bytes_never_panic() {
     }
 }
 
+/// Made by `tests/golden/cmyk.py`: four inks, and what Pillow makes of them.
 #[test]
-fn cmyk_is_refused() {
-    let mut bytes = encoded(rgb(), ImageFormat::Jpeg);
-    let frame = bytes.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
-    bytes[frame + 9] = 4;
-    assert!(decode(&bytes, Channels::Rgb).unwrap_err().contains("CMYK"));
+fn four_inks_become_the_colours_of_pillow() {
+    let golden: [(&str, &[u8], &[u8]); 2] = [
+        (
+            "CMYK",
+            include_bytes!("../../../../tests/golden/cmyk.jpg"),
+            include_bytes!("../../../../tests/golden/cmyk.rgb"),
+        ),
+        (
+            "YCCK",
+            include_bytes!("../../../../tests/golden/ycck.jpg"),
+            include_bytes!("../../../../tests/golden/ycck.rgb"),
+        ),
+    ];
+    for (name, file, expected) in golden {
+        let image = decode(file, Channels::Rgb).unwrap();
+        assert_eq!(image.shape(), [24, 40, 3], "{name}");
+        let pairs = image.pixels().iter().zip(expected);
+        let most = pairs.map(|(found, expected)| found.abs_diff(*expected)).max();
+        // Two inverse cosine transforms and conversions round differently.
+        assert!(most <= Some(3), "{name}: {most:?}");
+        let grey = decode(file, Channels::Grey).unwrap();
+        assert_eq!(grey.shape(), [24, 40, 1], "{name}");
+    }
+}
+
+#[test]
+fn four_inks_without_the_marker_that_tells_of_them_are_refused() {
+    let file = include_bytes!("../../../../tests/golden/cmyk.jpg");
+    let adobe = file.windows(5).position(|name| name == b"Adobe").unwrap();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = file.to_vec();
+        bytes[adobe + at] = byte;
+        decode(&bytes, Channels::Rgb)
+    };
+    assert!(with(0, b'A').is_ok());
+    for (at, byte) in [(0, b'X'), (11, 1)] {
+        let reason = with(at, byte).unwrap_err();
+        assert!(reason.contains("without Adobe's marker"), "{reason}");
+    }
 }
 
 #[test]

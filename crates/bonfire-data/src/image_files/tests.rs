@@ -1,6 +1,9 @@
+use std::sync::Arc;
+
 use image::{Rgb, RgbImage};
 
 use super::*;
+use crate::{DataLoader, LoaderConfig, Padding, Shard};
 
 /// A folder with images of the given names and sizes (columns, rows); without a size, of rubbish.
 pub(crate) fn folder_with(images: &[(&str, Option<[u32; 2]>)]) -> tempfile::TempDir {
@@ -23,6 +26,14 @@ fn open(
     names: &[(&str, Option<[u32; 2]>)],
     options: FileOptions,
 ) -> (tempfile::TempDir, ImageFiles) {
+    open_split(names, Split::Train, options)
+}
+
+fn open_split(
+    names: &[(&str, Option<[u32; 2]>)],
+    split: Split,
+    options: FileOptions,
+) -> (tempfile::TempDir, ImageFiles) {
     let folder = folder_with(names);
     let file = |(index, (name, _)): (usize, &(&str, _))| ImageFile {
         path: folder.path().join(name),
@@ -32,7 +43,8 @@ fn open(
     };
     let files = names.iter().enumerate().map(file).collect();
     let classes = vec!["even".to_owned(), "odd".to_owned()];
-    let data = ImageFiles::new(folder.path(), files, classes, options).unwrap();
+    let listing = Listing { files, unlisted: 0 };
+    let data = ImageFiles::new(folder.path(), listing, classes, split, options).unwrap();
     (folder, data)
 }
 
@@ -93,12 +105,47 @@ fn the_digest_covers_names_sizes_and_labels_but_no_folders() {
     let digest = |name: &str, label, bytes| {
         let path = tempfile::tempdir().unwrap().path().join(name);
         let file = ImageFile { path, name: name.to_owned(), label, bytes };
-        ImageFiles::new(Path::new("x"), vec![file], vec![], FileOptions::default())
+        let listing = Listing { files: vec![file], unlisted: 0 };
+        ImageFiles::new(Path::new("x"), listing, vec![], Split::Train, FileOptions::default())
             .unwrap()
             .digest()
     };
     assert_eq!(digest("a", 0, 1), digest("a", 0, 1));
     for other in [digest("b", 0, 1), digest("a", 1, 1), digest("a", 0, 2)] {
         assert_ne!(digest("a", 0, 1), other);
+    }
+}
+
+const SKIP: FileOptions = FileOptions { channels: Channels::Rgb, on_corrupt: OnCorrupt::Skip };
+
+#[test]
+fn validation_leaves_corrupt_files_out() {
+    let names = [("a.png", SMALL), ("b.png", None), ("c.png", SMALL)];
+    let (_folder, data) = open_split(&names, Split::Test, SKIP);
+    let error = data.get(&context(1)).unwrap_err();
+    assert!(matches!(error, DataError::LeftOut { index: 1, .. }), "{error}");
+    assert_eq!(data.skipped().corrupt, BTreeSet::from([1]));
+    // A loader goes on without it, and counts what it has.
+    let count = Arc::new(|samples: Vec<ImageSample>| Ok::<usize, DataError>(samples.len()));
+    let config = LoaderConfig { batch_size: 2, padding: Padding::Skip, ..LoaderConfig::default() };
+    let loader = DataLoader::new(Arc::new(data), count, config);
+    let batches: Vec<_> =
+        loader.batches(Shard::whole(), 0, 0).unwrap().map(Result::unwrap).collect();
+    let found: Vec<_> = batches.iter().map(|b| (b.data, b.samples, b.indices.clone())).collect();
+    assert_eq!(found, [(Some(1), 1, vec![0]), (Some(1), 1, vec![2])]);
+}
+
+#[test]
+fn a_read_that_fails_is_an_error_whatever_becomes_of_corrupt_files() {
+    let names = [("a.png", SMALL), ("b.png", None), ("c.png", SMALL)];
+    for split in [Split::Train, Split::Test] {
+        let (folder, data) = open_split(&names, split, SKIP);
+        std::fs::remove_file(folder.path().join("c.png")).unwrap();
+        assert!(matches!(data.get(&context(2)).unwrap_err(), DataError::Io { .. }));
+        if split == Split::Train {
+            // Nor does it stand in for another, or another for it.
+            assert!(matches!(data.get(&context(1)).unwrap_err(), DataError::Io { .. }));
+        }
+        assert!(!data.skipped().corrupt.contains(&2));
     }
 }

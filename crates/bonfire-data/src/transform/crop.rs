@@ -1,7 +1,7 @@
 //! Crops at the centre and at random places.
 
-use super::pad::padded;
-use super::{PaddingMode, Transform, unsuitable};
+use super::pad::{padded, padded_size};
+use super::{PaddingMode, Transform, unsuitable_size};
 use crate::{DataError, Image, RandomSource};
 
 /// Cuts out the middle; an image smaller than that gets a black border first.
@@ -30,8 +30,8 @@ impl Transform for CenterCrop {
         cropped(image, [top, left], self.size)
     }
 
-    fn output_size(&self, _: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        Some(self.size)
+    fn output_size(&self, _: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        Ok(Some(self.size))
     }
 }
 
@@ -68,38 +68,49 @@ impl RandomCrop {
         }
     }
 
-    fn border(&self, image: &Image) -> [usize; 4] {
+    fn border(&self, [rows, columns]: [usize; 2]) -> [usize; 4] {
         let [mut left, mut top, mut right, mut bottom] = self.padding;
         if self.pad_if_needed {
             let [height, width] = self.size;
-            let rows = height.saturating_sub(image.height() + top + bottom);
-            let columns = width.saturating_sub(image.width() + left + right);
+            let rows = height.saturating_sub(rows.saturating_add(top).saturating_add(bottom));
+            let columns = width.saturating_sub(columns.saturating_add(left).saturating_add(right));
             (top, bottom) = (top + rows, bottom + rows);
             (left, right) = (left + columns, right + columns);
         }
         [left, top, right, bottom]
     }
+
+    /// Checks that an image of this size, its border included, holds a crop.
+    fn check(&self, [rows, columns]: [usize; 2]) -> Result<(), DataError> {
+        let [height, width] = self.size;
+        if rows >= height && columns >= width {
+            return Ok(());
+        }
+        let rule = format!(
+            "it is smaller than the crop of {height} x {width}; resize it before, or use \
+             pad_if_needed"
+        );
+        Err(unsuitable_size("RandomCrop", [rows, columns], rule))
+    }
 }
 
 impl Transform for RandomCrop {
     fn apply(&self, image: Image, random: &mut RandomSource) -> Result<Image, DataError> {
-        let border = self.border(&image);
+        let border = self.border([image.height(), image.width()]);
         let image = padded("RandomCrop", image, border, &self.fill, self.padding_mode)?;
+        self.check([image.height(), image.width()])?;
         let [height, width] = self.size;
-        if image.height() < height || image.width() < width {
-            let rule = format!(
-                "it is smaller than the crop of {height} x {width}; resize it before, or use \
-                 pad_if_needed"
-            );
-            return Err(unsuitable("RandomCrop", &image, rule));
-        }
         let top = random.below(image.height() - height + 1);
         let left = random.below(image.width() - width + 1);
         cropped(image, [top, left], self.size)
     }
 
-    fn output_size(&self, _: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        Some(self.size)
+    fn output_size(&self, input: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        if let Some(input) = input {
+            let size = padded_size("RandomCrop", input, self.border(input), self.padding_mode)?;
+            self.check(size)?;
+        }
+        Ok(Some(self.size))
     }
 }
 

@@ -58,6 +58,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::decode::MAX_IMAGE_BYTES;
 use crate::{DataError, Image, RandomSource, SampleContext};
 
 /// Makes one image of another.
@@ -76,8 +77,13 @@ pub trait Transform: Debug + Send + Sync {
     /// without an image; `input` is `None` for images of different sizes.
     ///
     /// Without an implementation the size stays.
-    fn output_size(&self, input: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        input
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::ImageSize`] when no image of that size can be transformed, so that it is told before
+    /// the first one is read.
+    fn output_size(&self, input: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        Ok(input)
     }
 }
 
@@ -126,8 +132,12 @@ impl Transforms {
     }
 
     /// Returns `[height, width]` of what comes out for images of size `input`, where that is known.
-    pub fn output_size(&self, input: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        self.list.iter().fold(input, |size, transform| transform.output_size(size))
+    ///
+    /// # Errors
+    ///
+    /// That of the first transform that cannot take such images.
+    pub fn output_size(&self, input: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        self.list.iter().try_fold(input, |size, transform| transform.output_size(size))
     }
 
     /// Returns a hash of all transforms and their parameters.
@@ -140,6 +150,34 @@ impl Transforms {
 fn unsuitable(transform: &'static str, image: &Image, rule: impl Into<String>) -> DataError {
     let [height, width, channels] = image.shape();
     DataError::Transform { transform, height, width, channels, rule: rule.into() }
+}
+
+/// Makes the error of a transform that can take no image of a size.
+fn unsuitable_size(
+    transform: &'static str,
+    [height, width]: [usize; 2],
+    rule: impl Into<String>,
+) -> DataError {
+    DataError::ImageSize { transform, height, width, rule: rule.into() }
+}
+
+/// Checks that what a transform makes of an image of size `from` is no larger than a decoded image may
+/// be: a thin image whose shorter edge is enlarged would take more memory than there is.
+fn check_result(
+    transform: &'static str,
+    from: [usize; 2],
+    [height, width]: [usize; 2],
+    channels: usize,
+) -> Result<(), DataError> {
+    let bytes = (height as u128) * (width as u128) * (channels as u128);
+    if bytes <= u128::from(MAX_IMAGE_BYTES) {
+        return Ok(());
+    }
+    let rule = format!(
+        "it would become {height} x {width}, more than the {} MiB that an image may take",
+        MAX_IMAGE_BYTES >> 20
+    );
+    Err(unsuitable_size(transform, from, rule))
 }
 
 /// Spreads one fill value, or one for each channel, over the channels of an image.

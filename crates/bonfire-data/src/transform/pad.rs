@@ -1,6 +1,6 @@
 //! Borders around images.
 
-use super::{Transform, fill_pixel, unsuitable};
+use super::{Transform, check_result, fill_pixel, unsuitable_size};
 use crate::{DataError, Image, RandomSource};
 
 /// What borders consist of.
@@ -44,9 +44,8 @@ impl Transform for Pad {
         padded("Pad", image, self.padding, &self.fill, self.mode)
     }
 
-    fn output_size(&self, input: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        let [left, top, right, bottom] = self.padding;
-        input.map(|[height, width]| [height + top + bottom, width + left + right])
+    fn output_size(&self, input: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        input.map(|size| padded_size("Pad", size, self.padding, self.mode)).transpose()
     }
 }
 
@@ -63,14 +62,9 @@ pub(super) fn padded(
     }
     let [height, width, channels] = image.shape();
     let [left, top, right, bottom] = padding;
-    let sources = |before, length, after| {
-        sources(before, length, after, mode).ok_or_else(|| {
-            let rule =
-                format!("a mirrored border of {before} and {after} pixels is too wide for it");
-            unsuitable(transform, &image, rule)
-        })
-    };
-    let (rows, columns) = (sources(top, height, bottom)?, sources(left, width, right)?);
+    let size = padded_size(transform, [height, width], padding, mode)?;
+    check_result(transform, [height, width], size, channels)?;
+    let (rows, columns) = (sources(top, height, bottom, mode), sources(left, width, right, mode));
     let fill = fill_pixel(transform, fill, &image)?;
     let mut pixels = Vec::with_capacity(rows.len() * columns.len() * channels);
     for row in &rows {
@@ -85,28 +79,50 @@ pub(super) fn padded(
     Image::new(pixels, [rows.len(), columns.len(), channels])
 }
 
-/// Which row (or column) of the source each one of the result shows; `None` for those that are filled.
-/// Nothing when a mirror would need more of them than there are.
-fn sources(
-    before: usize,
-    length: usize,
-    after: usize,
+/// The size of an image with a border.
+pub(super) fn padded_size(
+    transform: &'static str,
+    [height, width]: [usize; 2],
+    [left, top, right, bottom]: [usize; 4],
     mode: PaddingMode,
-) -> Option<Vec<Option<usize>>> {
-    // How far a mirror image reaches, and where it begins behind the edge.
-    let (reach, skip) = match mode {
-        PaddingMode::Constant => return Some(filled(before, length, after)),
-        PaddingMode::Edge => (usize::MAX, 0),
-        PaddingMode::Reflect => (length.saturating_sub(1), 1),
-        PaddingMode::Symmetric => (length, 0),
-    };
-    if length == 0 || before.max(after) > reach {
-        return None;
+) -> Result<[usize; 2], DataError> {
+    for (before, length, after) in [(top, height, bottom), (left, width, right)] {
+        // How far a mirror image reaches.
+        let reach = match mode {
+            PaddingMode::Constant | PaddingMode::Edge => usize::MAX,
+            PaddingMode::Reflect => length.saturating_sub(1),
+            PaddingMode::Symmetric => length,
+        };
+        if before.max(after) > reach {
+            let rule =
+                format!("a mirrored border of {before} and {after} pixels is too wide for it");
+            return Err(unsuitable_size(transform, [height, width], rule));
+        }
+        if length == 0 && mode != PaddingMode::Constant && before.max(after) > 0 {
+            let rule = "it has no edge that a border could repeat";
+            return Err(unsuitable_size(transform, [height, width], rule));
+        }
     }
+    let sum =
+        |parts: [usize; 3]| parts.iter().fold(0, |sum: usize, part| sum.saturating_add(*part));
+    let size = [sum([top, height, bottom]), sum([left, width, right])];
+    check_result(transform, [height, width], size, 1)?;
+    Ok(size)
+}
+
+/// Which row (or column) of the source each one of the result shows; `None` for those that are filled. A
+/// mirror must need no more of them than there are.
+fn sources(before: usize, length: usize, after: usize, mode: PaddingMode) -> Vec<Option<usize>> {
+    // Where a mirror image begins behind the edge.
+    let skip = match mode {
+        PaddingMode::Constant => return filled(before, length, after),
+        PaddingMode::Edge | PaddingMode::Symmetric => 0,
+        PaddingMode::Reflect => 1,
+    };
     let edge = mode == PaddingMode::Edge;
     let first = (0..before).rev().map(|far| if edge { 0 } else { far + skip });
     let last = (0..after).map(|far| if edge { length - 1 } else { length - 1 - skip - far });
-    Some(first.chain(0..length).chain(last).map(Some).collect())
+    first.chain(0..length).chain(last).map(Some).collect()
 }
 
 fn filled(before: usize, length: usize, after: usize) -> Vec<Option<usize>> {

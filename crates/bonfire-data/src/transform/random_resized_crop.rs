@@ -81,7 +81,7 @@ impl Transform for RandomResizedCrop {
         resized("RandomResizedCrop", part, self.size)
     }
 
-    fn output_size(&self, _: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        Some(self.size)
+    fn output_size(&self, _: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        Ok(Some(self.size))
     }
 }

@@ -3,7 +3,7 @@
 use fast_image_resize::images::{Image as Output, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
-use super::{Transform, unsuitable};
+use super::{Transform, check_result, unsuitable};
 use crate::{DataError, Image, RandomSource};
 
 /// Which size images are resized to.
@@ -47,11 +47,15 @@ impl Transform for Resize {
         resized("Resize", image, size)
     }
 
-    fn output_size(&self, input: Option<[usize; 2]>) -> Option<[usize; 2]> {
-        match self.size {
+    fn output_size(&self, input: Option<[usize; 2]>) -> Result<Option<[usize; 2]>, DataError> {
+        let size = match self.size {
             ResizeTo::Exact(size) => Some(size),
             ResizeTo::ShorterEdge(_) => input.map(|size| self.target(size)),
+        };
+        if let Some(size) = size {
+            check_result("Resize", input.unwrap_or(size), size, 1)?;
         }
+        Ok(size)
     }
 }
 
@@ -69,6 +73,7 @@ pub(super) fn resized(
         return Ok(image);
     }
     let channels = image.channels();
+    check_result(transform, [image.height(), image.width()], [height, width], channels)?;
     let pixel = match channels {
         1 => PixelType::U8,
         2 => PixelType::U8x2,

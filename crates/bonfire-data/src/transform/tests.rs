@@ -176,13 +176,13 @@ fn an_image_that_does_not_suit_is_an_error_that_says_what_to_do() {
     };
     assert_eq!(
         message(&RandomCrop::new([8, 3])),
-        "RandomCrop cannot take an image of 5 rows, 4 columns and 2 channels: it is smaller than the \
-         crop of 8 x 3; resize it before, or use pad_if_needed"
+        "RandomCrop cannot take an image of 5 rows and 4 columns: it is smaller than the crop of 8 x 3; \
+         resize it before, or use pad_if_needed"
     );
     assert_eq!(
         message(&Pad { mode: PaddingMode::Reflect, ..Pad::new([4, 0, 0, 0]) }),
-        "Pad cannot take an image of 5 rows, 4 columns and 2 channels: a mirrored border of 4 and 0 \
-         pixels is too wide for it"
+        "Pad cannot take an image of 5 rows and 4 columns: a mirrored border of 4 and 0 pixels is too \
+         wide for it"
     );
     assert!(
         message(&Pad { fill: vec![1, 2, 3], ..Pad::new([1; 4]) }).ends_with("for each channel")
@@ -198,9 +198,58 @@ fn sizes_are_known_beforehand() {
     let size = [golden("input").height(), golden("input").width()];
     let context = SampleContext { seed: 0, epoch: 0, index: 0 };
     let found = list.apply(golden("input"), &context).unwrap();
-    assert_eq!(list.output_size(Some(size)), Some([found.height(), found.width()]));
-    assert_eq!(list.output_size(None), None);
-    assert_eq!(list.with(CenterCrop { size: [8, 9] }).output_size(None), Some([8, 9]));
+    assert_eq!(list.output_size(Some(size)).unwrap(), Some([found.height(), found.width()]));
+    assert_eq!(list.output_size(None).unwrap(), None);
+    let cropped = list.with(CenterCrop { size: [8, 9] });
+    assert_eq!(cropped.output_size(None).unwrap(), Some([8, 9]));
+}
+
+/// What `apply` refuses of an image, `output_size` refuses of its size.
+#[test]
+fn sizes_that_cannot_be_transformed_are_known_beforehand() {
+    let mirror = |mode, border| Pad { mode, ..Pad::new([0, border, 0, 0]) };
+    let cases: [(&dyn Transform, bool); 8] = [
+        (&RandomCrop::new([5, 4]), true),
+        (&RandomCrop::new([5, 5]), false),
+        (&RandomCrop { padding: [1, 0, 0, 0], ..RandomCrop::new([5, 5]) }, true),
+        (&RandomCrop { pad_if_needed: true, ..RandomCrop::new([8, 8]) }, true),
+        (&mirror(PaddingMode::Reflect, 4), true),
+        (&mirror(PaddingMode::Reflect, 5), false),
+        (&mirror(PaddingMode::Symmetric, 5), true),
+        (&mirror(PaddingMode::Symmetric, 6), false),
+    ];
+    for (transform, fits) in cases {
+        let image = Image::new(vec![0; 5 * 4], [5, 4, 1]).unwrap();
+        let applied = transform.apply(image, &mut random());
+        let known = transform.output_size(Some([5, 4]));
+        assert_eq!((applied.is_ok(), known.is_ok()), (fits, fits), "{transform:?}");
+        if let (Err(applied), Err(known)) = (applied, known) {
+            assert_eq!(applied.to_string(), known.to_string());
+        }
+    }
+}
+
+/// 256 x 15,360,000 pixels of three bytes are 11 GiB.
+#[test]
+fn a_thin_image_is_refused_before_it_becomes_too_large_for_memory() {
+    let thin = || Image::new(vec![0; 60_000 * 3], [1, 60_000, 3]).unwrap();
+    let resize = Resize { size: ResizeTo::ShorterEdge(256) };
+    let error = resize.apply(thin(), &mut random()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "Resize cannot take an image of 1 rows and 60000 columns: it would become 256 x 15360000, more \
+         than the 1024 MiB that an image may take"
+    );
+    assert!(resize.output_size(Some([1, 60_000])).is_err());
+    let wide: [&dyn Transform; 3] = [
+        &Pad::new([0, usize::MAX / 2, 0, 0]),
+        &CenterCrop { size: [60_000, 1] },
+        &RandomCrop { pad_if_needed: true, ..RandomCrop::new([1 << 40, 1]) },
+    ];
+    for transform in wide {
+        let error = transform.apply(thin(), &mut random()).unwrap_err().to_string();
+        assert!(error.contains("60000 columns: it would become"), "{error}");
+    }
 }
 
 #[test]

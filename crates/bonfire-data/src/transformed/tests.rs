@@ -140,6 +140,35 @@ fn the_shape_and_the_transforms_are_known_beforehand() {
     assert_eq!(transformed(resized(8)).digest(), transformed(resized(8)).digest());
 }
 
+/// What costs something is asked for only where it is needed.
+#[test]
+fn no_file_but_one_is_opened_where_a_crop_fixes_the_size() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, size) in [("a/1.png", 9), ("b/1.png", 9), ("b/2.png", 20)] {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        image::RgbImage::new(size, size).save(path).unwrap();
+    }
+    let options = crate::FileOptions::default();
+    let images = crate::ImageFiles::open_classes(folder.path(), None, crate::Split::Train, options);
+    let images = Arc::new(images.unwrap());
+    // Were they opened now, there would be one size.
+    std::fs::remove_file(folder.path().join("b/1.png")).unwrap();
+    std::fs::remove_file(folder.path().join("b/2.png")).unwrap();
+    let shape = |edge| {
+        let crop = Transforms::new().with(RandomCrop::new([edge; 2]));
+        Transformed::new(Arc::clone(&images), crop).output_shape()
+    };
+    assert_eq!(shape(9).unwrap(), Some([9, 9, 3]));
+    let error = shape(10).unwrap_err().to_string();
+    assert!(
+        error.starts_with("RandomCrop cannot take an image of 9 rows and 9 columns"),
+        "{error}"
+    );
+    image::RgbImage::new(20, 20).save(folder.path().join("b/2.png")).unwrap();
+    assert_eq!(images.image_shape(), None, "a header was read before");
+}
+
 /// Eight samples of 4 ms are 32 ms a batch; four workers make one in 8 ms, well within a step of 16.
 #[test]
 fn a_slow_decoder_does_not_stall_the_steps_when_there_are_workers_enough() {
