@@ -79,6 +79,16 @@ pub enum CliError {
         /// The folder.
         path: std::path::PathBuf,
     },
+    /// Happens when another process trains in a run's folder.
+    #[error(
+        "--out \"{path}\" is in use by process {owner}, which trains there; wait for its end, or give another folder"
+    )]
+    FolderBusy {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// Number of the process.
+        owner: String,
+    },
     /// Happens when a number type is not available on a device.
     #[error("precision.mode = \"{mode}\" is impossible on this device: {reason}")]
     Precision {

@@ -33,6 +33,7 @@ mod predict;
 mod process;
 mod registry;
 mod report;
+mod run_lock;
 mod signals;
 mod skipped;
 mod survey;

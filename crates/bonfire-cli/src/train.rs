@@ -37,15 +37,15 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     if args.dry_run {
         return dry_run(registry, args);
     }
-    if let Some(env) = RankEnv::detect()? {
-        let recipe = Recipe::load(registry, args, env.world_size)?;
-        return join(&recipe, args, &env);
-    }
     if args.resume == Resume::Auto && args.out.is_none() {
         return Err(CliError::Option {
             option: "--resume auto".into(),
             problem: "it continues the run in --out; give that folder too".into(),
         });
+    }
+    if let Some(env) = RankEnv::detect()? {
+        let recipe = Recipe::load(registry, args, env.world_size)?;
+        return join(&recipe, args, &env);
     }
     let ranks = args.nproc_per_node as usize;
     let recipe = Recipe::load(registry, args, ranks)?;

@@ -10,6 +10,7 @@ use crate::own_data::Images;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
 use crate::report::{Header, print_table, say};
+use crate::run_lock::RunLock;
 use crate::skipped::count_skipped;
 use crate::survey::{self, Survey};
 use crate::weights::begin_with;
@@ -62,6 +63,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     let mut config = TrainerConfig::from_plan(plan);
     config.resume = rank.args.resume.clone();
     let folder = run_folder(plan, &rank, first)?;
+    let _lock = folder.as_ref().map(|folder| RunLock::take(folder.path())).transpose()?;
     flight::agree(&rank.group, folder.as_ref().map(RunFolder::path)).map_err(TrainError::from)?;
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
     config.checkpoint_folder =
@@ -70,9 +72,9 @@ pub(crate) fn train_model<C: ModelConfig>(
         .with_callback(ProgressPrinter::new(plan.log.interval))
         .with_stop_flag(rank.interrupt.stop_flag());
     if let Some(folder) = &folder {
-        folder.write_config(&plan.to_toml()?)?;
-        folder.write_description(&description)?;
-        trainer = trainer.with_callback(folder.metrics_file()?);
+        trainer = trainer
+            .with_callback(folder.run_files(plan.to_toml()?, description.clone()))
+            .with_callback(folder.metrics_file(plan.checkpoint.on_error)?);
     }
     if plan.log.samples {
         // Ranks on other machines write into a folder of the same name there.
@@ -107,8 +109,13 @@ pub(crate) fn train_model<C: ModelConfig>(
         for variant in &report.variants {
             folder.write_variant(&report.model, variant)?;
         }
-        folder.write_summary(&summary)?;
-        print_table(&summary, folder.path())?;
+        match report.first_step_at.is_none() && folder.has_summary() {
+            true => say(format_args!("the run has come to its end before: nothing was trained")),
+            false => {
+                folder.write_summary(&summary)?;
+                print_table(&summary, folder.path())?;
+            }
+        }
     }
     match report.stopped {
         true => Ok(Outcome::Stopped { signal: rank.interrupt.signal() }),

@@ -103,7 +103,9 @@ fn export_makes_the_model_that_the_run_has_come_to() {
 
     let ended = command(&["export", text(run()), "--variant", "swa", "--out", "x"]).fail();
     ended.says_once(&["no average \"swa\"", "it has ema"]);
-    command(&["export", text(run()), "--out", text(&model)]).fail().says("holds a model already");
+    command(&["export", text(run()), "--out", text(&model)])
+        .fail()
+        .says("there is something already");
     let ended = command(&["export", text(copy().path()), "--out", "x"]).fail();
     ended.says_once(&["there is no model.toml", "--model"]);
 }

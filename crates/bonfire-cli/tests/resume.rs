@@ -6,6 +6,7 @@ mod support;
 
 use bonfire_trainer::checkpoint;
 use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -199,6 +200,14 @@ fn what_cannot_be_continued_is_said_once() {
     let ended = digits().ranks(2).resume(&run.join("nothing")).fail();
     ended.says_once(&["no complete checkpoint at", "nothing"]);
 
+    // A run that is refused leaves the one that was there as it was.
+    let out = run.clone();
+    let recipe = support::repository().join("configs/digits.toml");
+    let before = fs::read_to_string(out.join("model.toml")).unwrap();
+    let again = support::into(&recipe, &out).ranks(2).args(["--resume", "auto"]);
+    again.set(&["train.max_epochs=2", "schedule.warmup_epochs=1", "model.hidden=64"]).fail();
+    assert_eq!(fs::read_to_string(out.join("model.toml")).unwrap(), before);
+
     let ended = resume().ranks(2).set(&["seed=9", "model.hidden=64"]).fail();
     ended.says_once(&["seed = 1, this run has 9"]);
     ended.says_once(&["model.hidden = 128, this run has 64"]);
@@ -224,6 +233,7 @@ const DOUBLE: &[&str] = &[
     "checkpoint.keep_last=99",
     "checkpoint.asynchronous=false",
     "log.samples=true",
+    "train.log_every_n_steps=1",
 ];
 
 /// The samples that a run of so many ranks has had in some steps: epoch and index of each.
@@ -259,12 +269,34 @@ fn other_numbers_of_ranks_go_on_with_the_same_samples() {
             let (loss, expected) = (loss_of(&part), loss_of(&whole));
             assert!((loss - expected).abs() < 1e-9, "{ranks} ranks: {loss} {expected}");
             samples.extend(samples_of(&part.run_folder(), ranks, first..=next));
+            let (of_part, of_whole) = (losses(&part), losses(&whole));
+            assert_eq!(
+                of_part.keys().copied().collect::<Vec<_>>(),
+                (first..=90).collect::<Vec<_>>()
+            );
+            for (step, loss) in of_part {
+                let expected = of_whole[&step];
+                assert!(
+                    (loss - expected).abs() < 1e-9,
+                    "step {step}, {ranks} ranks: {loss} {expected}"
+                );
+            }
             kept.push(part);
         }
         samples.sort_unstable();
         let all = (0..3).flat_map(|epoch| (0..1438).map(move |index| (epoch, index)));
         assert!(samples.into_iter().eq(all), "each epoch has each sample once");
     }
+}
+
+/// The training losses of a run by step, after those of the checkpoint it went on from.
+fn losses(ended: &support::Ended) -> BTreeMap<u64, f64> {
+    let metrics = fs::read_to_string(ended.run_folder().join("metrics.csv")).unwrap();
+    let head: Vec<&str> = metrics.lines().next().unwrap().split(',').collect();
+    let loss = head.iter().position(|name| *name == "loss").unwrap();
+    let rows = metrics.lines().filter(|line| line.starts_with("train"));
+    let rows = rows.map(|line| line.split(',').collect::<Vec<_>>());
+    rows.map(|row| (row[2].parse().unwrap(), row[loss].parse().unwrap())).collect()
 }
 
 fn loss_of(ended: &support::Ended) -> f64 {
@@ -386,6 +418,14 @@ fn a_full_disk_costs_the_checkpoint_and_not_the_run_unless_asked_to() {
     let stop = digits().set(ADAMW).set(&["checkpoint.on_error=stop"]);
     let ended = on_a_disk_that_is_full(stop).fail();
     ended.says_once(&["error: writing", "state.safetensors"]);
+
+    // Who was stopped has nothing else to go on from.
+    let mut running = on_a_disk_that_is_full(long(1)).start();
+    running.until_training();
+    running.signal(Signal::SIGTERM);
+    let stopped = running.wait();
+    assert_eq!(stopped.status.code(), Some(1), "{}", stopped.log());
+    stopped.says_once(&["error: writing", "state.safetensors"]);
 }
 
 #[test]
@@ -418,4 +458,50 @@ fn a_folder_that_is_removed_while_the_run_goes_on_is_made_again() {
 
 fn checkpoints_of(ended: &support::Ended) -> PathBuf {
     ended.run_folder().join("checkpoints")
+}
+
+#[test]
+fn two_runs_do_not_share_a_folder() {
+    let mut running = long(1).start();
+    running.until_training();
+    let recipe = support::repository().join("configs/digits.toml");
+    let second = support::into(&recipe, &running.run_folder()).args(["--resume", "auto"]);
+    second.fail().says_once(&["is in use by process"]);
+    assert!(running.wait().status.success());
+}
+
+#[test]
+fn a_number_of_steps_keeps_its_schedule_with_other_batches() {
+    let steps = [
+        "train={max_steps=60}",
+        "train.log_every_n_steps=1",
+        "checkpoint.every_n_steps=30",
+        "checkpoint.asynchronous=false",
+    ];
+    let whole = digits().set(&steps).succeed();
+    let from = checkpoint_of(&whole.run_folder(), 30);
+    let resumed = digits().set(&steps).set(&["data.global_batch_size=96"]).resume(&from).succeed();
+    let rates = |ended: &support::Ended| -> Vec<String> {
+        let metrics = fs::read_to_string(ended.run_folder().join("metrics.csv")).unwrap();
+        let rows = metrics.lines().filter(|line| line.starts_with("train"));
+        let rows = rows.map(|line| line.split(',').collect::<Vec<_>>());
+        rows.filter(|row| row[2].parse::<u64>().unwrap() > 32)
+            .map(|row| row[3].to_string())
+            .collect()
+    };
+    assert_eq!(rates(&resumed).last(), rates(&whole).last());
+    assert_eq!(rates(&resumed)[..10], rates(&whole)[..10]);
+}
+
+#[test]
+fn a_run_that_has_ended_keeps_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let recipe = support::repository().join("configs/digits.toml");
+    let train = || support::into(&recipe, &out).args(["--resume", "auto"]).set(&[SHORT]);
+    train().succeed();
+    let files = || ["metrics.csv", "summary.json"].map(|name| fs::read(out.join(name)).unwrap());
+    let before = files();
+    train().succeed().says("nothing was trained");
+    assert!(files() == before);
 }

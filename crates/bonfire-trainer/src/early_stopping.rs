@@ -21,14 +21,15 @@ pub struct EarlyStopping {
     best: Best,
     /// Validations since the best one.
     waited: u64,
-    satisfied: bool,
+    /// Whether a figure was infinite or not a number.
+    lost: bool,
 }
 
 impl EarlyStopping {
     /// Watches a figure, with a patience of 3 validations and any improvement counting.
     pub fn new(monitor: Monitor) -> Self {
-        let best = Best::default();
-        Self { monitor, patience: 3, min_delta: 0.0, best, waited: 0, satisfied: false }
+        let best = Best::of(Some(&monitor));
+        Self { monitor, patience: 3, min_delta: 0.0, best, waited: 0, lost: false }
     }
 
     /// Sets how many validations without improvement are too many; 0 counts as 1.
@@ -60,12 +61,12 @@ impl Callback for EarlyStopping {
             true => self.waited = 0,
             false => self.waited += 1,
         }
-        self.satisfied |= self.waited >= self.patience || !value.is_finite();
+        self.lost |= !value.is_finite();
         Ok(())
     }
 
     fn is_satisfied(&self) -> bool {
-        self.satisfied
+        self.lost || self.waited >= self.patience
     }
 
     fn stateful(&mut self) -> Option<&mut dyn Stateful> {
@@ -78,18 +79,19 @@ impl Stateful for EarlyStopping {
         let mut state = State::default();
         state.insert_under("best", self.best.state()?);
         state.scalars.insert("waited".to_string(), Scalar::Uint(self.waited));
-        state.scalars.insert("satisfied".to_string(), Scalar::Bool(self.satisfied));
+        state.scalars.insert("lost".to_string(), Scalar::Bool(self.lost));
         Ok(state)
     }
 
-    /// Takes over how long was waited; a run that did not watch begins to do so.
+    /// Takes over how long was waited; a run that did not watch, or another figure, begins to do so.
     fn load_state(&mut self, mut state: State) -> Result<(), TensorError> {
-        if state == State::default() {
+        let best = state.take_under("best");
+        if self.best.is_of_another(&best) {
             return Ok(());
         }
-        self.best.load_state(state.take_under("best"))?;
+        self.best.load_state(best)?;
         self.waited = state.take_uint("waited")?;
-        self.satisfied = state.take_bool("satisfied")?;
+        self.lost = state.take_bool("lost")?;
         Ok(state.finish()?)
     }
 }
@@ -111,9 +113,15 @@ mod tests {
             EarlyStopping::new(Monitor::new("loss")).with_patience(2).with_min_delta(0.1);
         let ends = [1.0, 0.95, 0.8, 0.75, 0.71].map(|loss| validate(&mut stopping, loss));
         assert_eq!(ends, [false, false, false, false, true]);
-        let mut again = EarlyStopping::new(Monitor::new("loss"));
-        again.load_state(stopping.state().unwrap()).unwrap();
-        assert!(again.is_satisfied());
+        let resumed = |stopping: EarlyStopping, from: &EarlyStopping| {
+            let mut resumed = stopping;
+            resumed.load_state(from.state().unwrap()).unwrap();
+            resumed.is_satisfied()
+        };
+        let of = |metric: &str| EarlyStopping::new(Monitor::new(metric));
+        assert!(resumed(of("loss").with_patience(2), &stopping));
+        assert!(!resumed(of("loss").with_patience(9), &stopping), "more patience goes on");
+        assert!(!resumed(of("accuracy").with_patience(2), &stopping), "another figure begins anew");
     }
 
     #[test]

@@ -129,15 +129,18 @@ pub enum TrainError {
     },
     /// Happens when there is no room for checkpoints.
     #[error(
-        "the disk of \"{folder}\" has {} MiB free, and three checkpoints need {} MiB; free some, or \
-         choose another folder", mebibytes(*.free), mebibytes(*.needed)
+        "the disk of \"{folder}\" has {:.1} MiB for checkpoints, and the {count} that are kept and written at a \
+         time need {:.1} MiB; free some, lower checkpoint.keep_last, or choose another folder",
+        mebibytes(*.free), mebibytes(*.needed)
     )]
     NoRoom {
         /// Folder of the checkpoints.
         folder: PathBuf,
-        /// Free bytes.
+        /// Free bytes, those of checkpoints that are there already with them.
         free: u64,
-        /// Bytes of three checkpoints.
+        /// How many there may be at a time.
+        count: u64,
+        /// Their bytes.
         needed: u64,
     },
     /// Happens when a loss is infinite or not a number.
@@ -274,7 +277,7 @@ fn figures(known: &[String]) -> String {
     if known.is_empty() { "none".to_string() } else { known.join(", ") }
 }
 
-/// Bytes in MiB, rounded up.
-fn mebibytes(bytes: u64) -> u64 {
-    bytes.div_ceil(1 << 20)
+/// Bytes in MiB.
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }

@@ -41,6 +41,7 @@ mod told;
 mod trainer;
 mod trainer_config;
 pub mod weights;
+mod whole_file;
 
 pub use average::WeightAverage;
 pub use batch_source::BatchSource;
@@ -56,7 +57,7 @@ pub use metrics_file::MetricsFile;
 pub use open_images::open_images;
 pub use progress::ProgressPrinter;
 pub use resume::Resume;
-pub use run_folder::RunFolder;
+pub use run_folder::{RunFiles, RunFolder};
 pub use sample_log::SampleLog;
 pub use stop::StopFlag;
 pub use threads::limit_threads;

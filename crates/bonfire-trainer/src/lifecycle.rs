@@ -31,11 +31,20 @@ impl Length {
     ) -> Self {
         let batches = train.num_batches(shard) as u64;
         let steps_per_epoch = batches.div_ceil(config.accumulate_grad_batches.max(1) as u64);
-        let total_steps = match config.budget {
+        Self::new(steps_per_epoch, config.budget)
+    }
+
+    pub(crate) fn new(steps_per_epoch: u64, budget: Budget) -> Self {
+        let total_steps = match budget {
             Budget::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
             Budget::Steps(steps) => steps,
         };
-        Self { steps_per_epoch, total_steps, budget: config.budget }
+        Self { steps_per_epoch, total_steps, budget }
+    }
+
+    /// Whether a number of epochs was asked for.
+    pub(crate) fn is_in_epochs(&self) -> bool {
+        matches!(self.budget, Budget::Epochs(_))
     }
 
     fn epochs(&self) -> u64 {
@@ -71,7 +80,7 @@ impl<M: Learnable> Run<'_, M> {
         valid: Option<&dyn BatchSource<Batch = M::Batch>>,
         length: Length,
     ) -> Result<(), TrainError> {
-        self.settled = Some(self.position);
+        self.settle()?;
         if self.config.resume != Resume::Never {
             self.ask_whether_satisfied()?;
         }
@@ -128,8 +137,7 @@ impl<M: Learnable> Run<'_, M> {
             self.position =
                 Position { epoch: epoch + 1, cursor: 0, unvalidated: true, ..self.position };
         }
-        self.settled = Some(self.position);
-        Ok(())
+        self.settle()
     }
 
     /// Validates after an epoch if the configuration says so, and after the last one.
@@ -146,8 +154,7 @@ impl<M: Learnable> Run<'_, M> {
             self.validate(valid)?;
         }
         self.position.unvalidated = false;
-        self.settled = Some(self.position);
-        Ok(())
+        self.settle()
     }
 
     fn validate(&mut self, valid: &dyn BatchSource<Batch = M::Batch>) -> Result<(), TrainError> {
@@ -236,8 +243,7 @@ impl<M: Learnable> Run<'_, M> {
 
     /// Ends the run: a last checkpoint, equal parameters on all ranks, the report.
     pub(crate) fn finish(mut self) -> Result<FitReport<M>, TrainError> {
-        self.save_checkpoint(false)?;
-        let checkpoint = self.await_checkpoint()?;
+        let checkpoint = self.save_end()?;
         self.parallel.synchronize_buffers()?;
         let drifted = self.parallel.drifts();
         self.parallel.agree()?;

@@ -1,3 +1,5 @@
+use crate::config::OnError;
+use crate::whole_file::write_whole;
 use crate::{Callback, FitStart, Metrics, Report, TrainError};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,20 +15,32 @@ pub struct MetricsFile {
     names: Option<Vec<String>>,
     learning_rate: f64,
     images_per_s: f64,
+    /// Step of the last validation that has a row.
+    validated: Option<u64>,
+    on_error: OnError,
 }
 
 impl MetricsFile {
-    pub(crate) fn open(path: PathBuf) -> Result<Self, TrainError> {
+    pub(crate) fn open(path: PathBuf, on_error: OnError) -> Result<Self, TrainError> {
         let earlier = std::fs::read_to_string(&path).unwrap_or_default();
         let names = earlier
             .lines()
             .next()
             .map(|head| head.split(',').skip(5).map(str::to_string).collect());
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(TrainError::io("opening", &path))?;
-        // Figures may be added while the run goes on.
-        let writer = csv::WriterBuilder::new().flexible(true).from_writer(file);
-        Ok(Self { path, writer, names, learning_rate: 0.0, images_per_s: 0.0 })
+        let writer = appending(&path)?;
+        let (learning_rate, images_per_s) = (0.0, 0.0);
+        Ok(Self { path, writer, names, learning_rate, images_per_s, validated: None, on_error })
+    }
+
+    /// Lets the run go on without a row that could not be written, if it may.
+    fn survive(&self, row: Result<(), TrainError>) -> Result<(), TrainError> {
+        match row {
+            Err(error) if self.on_error == OnError::Continue => {
+                tracing::error!("{error}; the run goes on without these figures");
+                Ok(())
+            }
+            row => row,
+        }
     }
 
     fn row(
@@ -73,7 +87,9 @@ impl MetricsFile {
         let text = read.map_err(TrainError::io("reading", &self.path))?;
         let rows = text.lines().skip(1).map(|line| format!("{line}{}\n", ",".repeat(more)));
         let text = format!("{}\n{}", head(names).join(","), rows.collect::<String>());
-        std::fs::write(&self.path, text).map_err(TrainError::io("writing", &self.path))
+        write_whole(&self.path, text.as_bytes()).map_err(TrainError::io("writing", &self.path))?;
+        self.writer = appending(&self.path)?;
+        Ok(())
     }
 
     fn write(&mut self, row: Vec<String>) -> Result<(), TrainError> {
@@ -99,7 +115,12 @@ impl Callback for MetricsFile {
     // A resumed run may continue a file that already goes beyond its checkpoint.
     fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
         let step = |line: &str| line.split(',').nth(2).and_then(|step| step.parse::<u64>().ok());
-        keep_lines(&self.path, |line| step(line).is_none_or(|step| step <= fit.first_step))
+        keep_lines(&self.path, |line| step(line).is_none_or(|step| step <= fit.first_step))?;
+        self.writer = appending(&self.path)?;
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let valid = text.lines().filter(|line| line.starts_with("valid"));
+        self.validated = valid.filter_map(step).max();
+        Ok(())
     }
 
     fn on_report(&mut self, report: &Report) -> Result<(), TrainError> {
@@ -107,7 +128,8 @@ impl Callback for MetricsFile {
         if report.metrics.loss().is_none() {
             return Ok(());
         }
-        self.row("train", report.epoch, report.step, &report.metrics)
+        let row = self.row("train", report.epoch, report.step, &report.metrics);
+        self.survive(row)
     }
 
     fn on_validation_end(
@@ -116,7 +138,12 @@ impl Callback for MetricsFile {
         step: u64,
         metrics: &Metrics,
     ) -> Result<(), TrainError> {
-        self.row("valid", epoch, step, metrics)
+        // A run that has ended before is validated again when it is started again.
+        if self.validated == Some(step) {
+            return Ok(());
+        }
+        let row = self.row("valid", epoch, step, metrics);
+        self.survive(row)
     }
 }
 
@@ -126,7 +153,15 @@ pub(crate) fn keep_lines(path: &Path, keep: impl Fn(&str) -> bool) -> Result<(),
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let kept: String = lines.filter(|line| keep(line.trim_end())).collect();
     if kept.len() < text.len() {
-        std::fs::write(path, kept).map_err(TrainError::io("writing", path))?;
+        write_whole(path, kept.as_bytes()).map_err(TrainError::io("writing", path))?;
     }
     Ok(())
+}
+
+/// Opens a file for rows behind those there are.
+fn appending(path: &Path) -> Result<csv::Writer<File>, TrainError> {
+    let file = File::options().create(true).append(true).open(path);
+    let file = file.map_err(TrainError::io("opening", path))?;
+    // Figures may be added while the run goes on.
+    Ok(csv::WriterBuilder::new().flexible(true).from_writer(file))
 }

@@ -1,3 +1,4 @@
+use crate::lifecycle::Length;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::state::{Scalar, State, Stateful};
 
@@ -29,10 +30,12 @@ impl Position {
         self.scheduled += u64::from(!skipped);
     }
 
-    /// Takes over that an epoch has another number of steps from now on: the schedule goes on from
-    /// the same part of the run.
-    pub(crate) fn stretch(&mut self, steps_per_epoch: u64) {
-        if self.steps_per_epoch > 0 && self.steps_per_epoch != steps_per_epoch {
+    /// Takes over that an epoch has another number of steps from now on: the schedule of a number of
+    /// epochs goes on from the same part of the run, that of a number of steps from the same step.
+    pub(crate) fn stretch(&mut self, length: Length) {
+        let steps_per_epoch = length.steps_per_epoch;
+        let other = self.steps_per_epoch > 0 && self.steps_per_epoch != steps_per_epoch;
+        if other && length.is_in_epochs() {
             let factor = steps_per_epoch as f64 / self.steps_per_epoch as f64;
             self.scheduled = (self.scheduled as f64 * factor).round() as u64;
         }
@@ -74,14 +77,19 @@ impl Stateful for Position {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Budget;
 
     #[test]
     fn the_schedule_goes_on_from_the_same_part_of_the_run() {
+        let epochs = |steps| Length::new(steps, Budget::Epochs(3));
         let mut position = Position::default();
-        position.stretch(100);
+        position.stretch(epochs(100));
         (0..150).for_each(|step| position.advance(step % 15 == 0));
         assert_eq!((position.step, position.skipped, position.scheduled), (150, 10, 140));
-        position.stretch(50);
+        let mut of_steps = position;
+        of_steps.stretch(Length::new(50, Budget::Steps(300)));
+        assert_eq!((of_steps.step, of_steps.scheduled), (150, 140));
+        position.stretch(epochs(50));
         assert_eq!((position.step, position.scheduled), (150, 70));
         let mut restored = Position::default();
         restored.load_state(position.state().unwrap()).unwrap();

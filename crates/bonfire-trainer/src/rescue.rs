@@ -1,9 +1,9 @@
 //! What is saved of a run that fails.
 
 use crate::TrainError;
-use crate::checkpoint::{Checkpoint, Job, Keep};
+use crate::checkpoint::{Checkpoint, Job, Keep, MODEL_PREFIX};
 use crate::learnable::Learnable;
-use crate::run::Run;
+use crate::run::{Run, Settled};
 use bonfire_parallel::ParallelError;
 
 impl<M: Learnable> Run<'_, M> {
@@ -11,14 +11,18 @@ impl<M: Learnable> Run<'_, M> {
     /// other ranks may not answer any more, so rank 0 saves what it has if that is all there is.
     pub(crate) fn rescue(&mut self, error: Option<&TrainError>) {
         let Some(folder) = self.config.checkpoint_folder.clone() else { return };
-        let Some(position) = self.settled else { return };
+        let Some(Settled { position, buffers }) = self.settled.take() else { return };
         let nothing_new = self.saved == Some(position) || position.step == self.first_step;
         if self.control.rank() > 0 || nothing_new || !error.is_none_or(leaves_sound_values) {
             return;
         }
         self.position = position;
         let state = match self.state_of_this_rank() {
-            Ok(Some(state)) => state,
+            Ok(Some(mut state)) => {
+                // Those of the model may have seen a part of the next step.
+                state.insert_under(MODEL_PREFIX, buffers);
+                state
+            }
             Ok(None) => {
                 tracing::warn!(
                     "the run fails after step {}: its state lies on all ranks, so the checkpoint \

@@ -41,10 +41,10 @@ impl<M: Learnable> Run<'_, M> {
     /// # Collective
     /// All ranks.
     pub(crate) fn resume(&mut self, length: Length) -> Result<(), TrainError> {
-        self.position.stretch(length.steps_per_epoch);
+        self.position.stretch(length);
         let config = self.config;
         if config.resume == Resume::Never {
-            return Ok(());
+            return self.prepare_folder();
         }
         let bytes = rank_zero_tells(&self.control.clone(), || {
             let found = match (&config.resume, &config.checkpoint_folder) {
@@ -56,12 +56,19 @@ impl<M: Learnable> Run<'_, M> {
         })?;
         if bytes.is_empty() {
             tracing::info!("no checkpoint yet: the run begins at the beginning");
-            return Ok(());
+            return self.prepare_folder();
         }
         let checkpoint = Checkpoint::from_bytes(&bytes)?;
         self.compare(&checkpoint.manifest)?;
         self.load(checkpoint)?;
-        self.position.stretch(length.steps_per_epoch);
+        self.position.stretch(length);
+        self.prepare_folder()?;
+        let step = self.position.step;
+        rank_zero_tells(&self.control, || {
+            let folder = config.checkpoint_folder.as_deref();
+            folder.map_or(Ok(()), |folder| checkpoint::forget_best_after(folder, step))?;
+            Ok(Vec::new())
+        })?;
         self.saved = Some(self.position);
         tracing::info!(step = self.position.step, epoch = self.position.epoch, "resumed");
         Ok(())

@@ -1,6 +1,7 @@
 //! Room on the disk for checkpoints.
 
 use crate::TrainError;
+use crate::checkpoint::{occupied, tidy};
 use crate::config::OptimizerPlan;
 use crate::learnable::Learnable;
 use crate::run::Run;
@@ -8,27 +9,32 @@ use crate::told::rank_zero_tells;
 use nix::sys::statvfs::statvfs;
 use std::path::Path;
 
-/// Checkpoints for which there has to be room before the first step: two that stay, and one that is
-/// being written.
-const CHECKPOINTS: u64 = 3;
+/// Fewest checkpoints for which there has to be room.
+const FEWEST: u64 = 3;
 
 impl<M: Learnable> Run<'_, M> {
-    /// Refuses to begin where no folder of checkpoints can be made, or where three of model and
-    /// optimizer have no room. Averages and other state of callbacks, which come later, are not
-    /// counted.
+    /// Makes the folder of checkpoints, clears it of what interrupted saves have left, and refuses to
+    /// begin where those that are kept, and one more that is being written, have no room. Checkpoints
+    /// that are there count as room: they go when others come. Averages and other state of callbacks
+    /// are not counted.
     ///
     /// # Collective
     /// All ranks.
-    pub(crate) fn check_room(&self) -> Result<(), TrainError> {
+    pub(crate) fn prepare_folder(&self) -> Result<(), TrainError> {
         let Some(folder) = &self.config.checkpoint_folder else { return Ok(()) };
         rank_zero_tells(&self.control, || {
             let made = std::fs::create_dir_all(folder);
             made.map_err(TrainError::io("creating", folder))?;
+            tidy(folder)?;
             let specs = self.parallel.specs().iter();
             let sizes = specs.map(|spec| (spec.num_elements() * spec.dtype.size_bytes()) as u64);
             let model: u64 = sizes.sum();
             let one = model * (1 + state_per_parameter(&self.config.optimizer));
-            check(folder, CHECKPOINTS * one)?;
+            let plan = &self.config.checkpoint;
+            let kept = plan.keep_last as u64 + u64::from(plan.keep_best.is_some()) + 1;
+            // Many are kept by those who do not mean to fill a disk.
+            let count = if plan.keep_last > 9 { FEWEST } else { kept.max(FEWEST) };
+            check(folder, count, count * one)?;
             Ok(Vec::new())
         })?;
         Ok(())
@@ -43,13 +49,13 @@ fn state_per_parameter(optimizer: &OptimizerPlan) -> u64 {
     }
 }
 
-/// Checks that the file system of a folder has `needed` bytes free.
-fn check(folder: &Path, needed: u64) -> Result<(), TrainError> {
+/// Checks that the file system of a folder has room for `count` checkpoints of `needed` bytes.
+fn check(folder: &Path, count: u64, needed: u64) -> Result<(), TrainError> {
     // A file system that does not tell is given the benefit of the doubt.
     let Ok(system) = statvfs(folder) else { return Ok(()) };
-    let free = system.blocks_available() * system.fragment_size();
+    let free = system.blocks_available() * system.fragment_size() + occupied(folder);
     match free < needed {
-        true => Err(TrainError::NoRoom { folder: folder.to_path_buf(), free, needed }),
+        true => Err(TrainError::NoRoom { folder: folder.to_path_buf(), free, count, needed }),
         false => Ok(()),
     }
 }
@@ -61,8 +67,8 @@ mod tests {
     #[test]
     fn a_disk_is_full_when_three_checkpoints_have_no_room() {
         let folder = tempfile::tempdir().unwrap();
-        check(folder.path(), 1).unwrap();
-        let error = check(folder.path(), u64::MAX).unwrap_err().to_string();
+        check(folder.path(), 3, 1).unwrap();
+        let error = check(folder.path(), 3, u64::MAX).unwrap_err().to_string();
         let named = error.contains(&folder.path().display().to_string());
         assert!(named && error.contains("MiB free"), "{error}");
     }

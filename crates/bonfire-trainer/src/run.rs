@@ -10,8 +10,17 @@ use crate::{Callback, Report, StopFlag, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
+use bonfire_tensor::parameters::{self, Role};
+use bonfire_tensor::state::State;
 use burn::tensor::Device;
 use std::time::{Instant, SystemTime};
+
+/// Where a run stands between two steps.
+pub(crate) struct Settled {
+    pub(crate) position: Position,
+    /// Running statistics and other buffers, which the next forward pass moves; where they may be needed.
+    pub(crate) buffers: State,
+}
 
 /// One call of `fit`: everything that a training step touches.
 pub(crate) struct Run<'a, M: Learnable> {
@@ -47,7 +56,7 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) stopped_early: bool,
     /// Where the run stands, unless model, optimizer, schedule and callbacks are on their way from
     /// one state to the next: a failure then leaves nothing to save.
-    pub(crate) settled: Option<Position>,
+    pub(crate) settled: Option<Settled>,
     /// Where the run stood when it last saved.
     pub(crate) saved: Option<Position>,
     /// Whether rank 0's clock has asked for a checkpoint after the step at hand.
@@ -57,6 +66,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) writer: Writer,
     /// What the best checkpoint is measured by.
     pub(crate) best: Best,
+    /// What it was before the last checkpoint of a best one.
+    pub(crate) best_before: Best,
 }
 
 /// Figures on their way over the ranks, and where the run stood when they left.
@@ -84,6 +95,19 @@ impl<M: Learnable> Run<'_, M> {
             input_dtype: self.precision.training_inputs,
             label_smoothing: self.config.label_smoothing,
         }
+    }
+
+    /// Notes that model, optimizer, schedule and callbacks are between two steps.
+    pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
+        let position = self.position;
+        let rescues = self.control.rank() == 0 && self.config.checkpoint_folder.is_some();
+        let is_buffer = |spec: &parameters::ParameterSpec| spec.role == Role::Buffer;
+        let buffers = match rescues && self.parallel.specs().iter().any(is_buffer) {
+            true => parameters::read(self.parallel.model(), is_buffer)?,
+            false => State::default(),
+        };
+        self.settled = Some(Settled { position, buffers });
+        Ok(())
     }
 
     pub(crate) fn samples_per_second(&self) -> f64 {
@@ -133,7 +157,7 @@ impl<M: Learnable> Run<'_, M> {
         self.publish_metrics(self.position.epoch, self.position.step, learning_rate, metrics)
     }
 
-    fn publish(&mut self, pending: Pending) -> Result<(), TrainError> {
+    pub(crate) fn publish(&mut self, pending: Pending) -> Result<(), TrainError> {
         let Pending { metrics, epoch, step, learning_rate } = pending;
         self.publish_metrics(epoch, step, learning_rate, metrics.finish()?)
     }

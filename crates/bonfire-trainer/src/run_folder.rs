@@ -13,9 +13,11 @@
 //! ```
 
 use crate::checkpoint::write_safetensors;
+use crate::config::OnError;
 use crate::metrics_file::MetricsFile;
 use crate::sample_log::SampleLog;
-use crate::{FitReport, Learnable, TimeShare, TrainError, Variant};
+use crate::whole_file::write_whole;
+use crate::{Callback, FitReport, FitStart, Learnable, TimeShare, TrainError, Variant};
 use bonfire_tensor::parameters;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -200,6 +202,11 @@ impl RunFolder {
         Ok(write_safetensors(&self.path.join(name), &tensors)?)
     }
 
+    /// Whether a run has come to its summary.
+    pub fn has_summary(&self) -> bool {
+        self.path.join("summary.json").is_file()
+    }
+
     /// Writes the summary.
     ///
     /// # Errors
@@ -211,12 +218,19 @@ impl RunFolder {
         self.write("summary.json", format!("{text}\n").as_bytes())
     }
 
-    /// A callback that appends to `metrics.csv`.
+    /// A callback that appends to `metrics.csv`. Where failures to save are survived, a row that cannot
+    /// be written is only told.
     ///
     /// # Errors
     /// [`TrainError::Io`].
-    pub fn metrics_file(&self) -> Result<MetricsFile, TrainError> {
-        MetricsFile::open(self.path.join("metrics.csv"))
+    pub fn metrics_file(&self, on_error: OnError) -> Result<MetricsFile, TrainError> {
+        MetricsFile::open(self.path.join("metrics.csv"), on_error)
+    }
+
+    /// A callback that writes `config.toml` and `model.toml` when the run begins: a run that is refused
+    /// leaves those of the run before.
+    pub fn run_files(&self, config: String, description: String) -> RunFiles {
+        RunFiles { folder: self.clone(), config, description }
     }
 
     /// A callback that appends to `samples-rank<rank>.csv`.
@@ -229,6 +243,25 @@ impl RunFolder {
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
         let path = self.path.join(name);
-        std::fs::write(&path, bytes).map_err(TrainError::io("writing", path))
+        write_whole(&path, bytes).map_err(TrainError::io("writing", path))
+    }
+}
+
+/// Writes what a run was made of when it begins; see [`RunFolder::run_files`].
+#[derive(Debug)]
+pub struct RunFiles {
+    folder: RunFolder,
+    config: String,
+    description: String,
+}
+
+impl Callback for RunFiles {
+    fn name(&self) -> &str {
+        "run_files"
+    }
+
+    fn on_fit_start(&mut self, _fit: &FitStart) -> Result<(), TrainError> {
+        self.folder.write_config(&self.config)?;
+        self.folder.write_description(&self.description)
     }
 }

@@ -2,7 +2,7 @@ use crate::metrics_file::keep_lines;
 use crate::{BatchStart, Callback, FitStart, TrainError};
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Writes down which samples a rank has had in each step: `epoch,step,indices`, a line a micro-batch, the
 /// step counted from 1, the indices in the data set separated by spaces.
@@ -16,10 +16,14 @@ pub struct SampleLog {
 
 impl SampleLog {
     pub(crate) fn open(path: PathBuf) -> Result<Self, TrainError> {
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(TrainError::io("opening", &path))?;
+        let file = appending(&path)?;
         Ok(Self { path, file })
     }
+}
+
+fn appending(path: &Path) -> Result<File, TrainError> {
+    let file = File::options().create(true).append(true).open(path);
+    file.map_err(TrainError::io("opening", path))
 }
 
 impl Callback for SampleLog {
@@ -29,7 +33,10 @@ impl Callback for SampleLog {
 
     fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
         let step = |line: &str| line.split(',').nth(1).and_then(|step| step.parse::<u64>().ok());
-        keep_lines(&self.path, |line| step(line).is_some_and(|step| step <= fit.first_step))
+        keep_lines(&self.path, |line| step(line).is_some_and(|step| step <= fit.first_step))?;
+        // The one that was open may have been replaced.
+        self.file = appending(&self.path)?;
+        Ok(())
     }
 
     fn on_batch_start(&mut self, start: &BatchStart<'_>) -> Result<(), TrainError> {

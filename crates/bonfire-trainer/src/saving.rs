@@ -38,10 +38,12 @@ impl<M: Learnable> Run<'_, M> {
         let Some(value) = metrics.mean(&monitor.metric) else {
             return Err(monitor.missing("checkpoint.monitor", metrics));
         };
-        match self.best.improves(value, monitor.mode) {
-            true => self.save_checkpoint(true),
-            false => Ok(()),
+        let before = self.best.clone();
+        if self.best.improves(value, monitor.mode) {
+            self.best_before = before;
+            self.save_checkpoint(true)?;
         }
+        Ok(())
     }
 
     /// Whether rank 0's clock says that a checkpoint is due.
@@ -63,15 +65,20 @@ impl<M: Learnable> Run<'_, M> {
         if self.saved == Some(self.position) && !best {
             return Ok(());
         }
+        // What was measured before is told before, and a loss that is no number ends the run.
+        if let Some(pending) = self.pending.take() {
+            self.publish(pending)?;
+        }
         self.parallel.synchronize_buffers()?;
         let state = self.state()?;
         let control = self.control.clone();
-        rank_zero_tells(&control, || {
-            match self.writer.failure() {
-                Some(failure) if self.config.checkpoint.on_error == OnError::Stop => {
-                    return Err(failure.into());
+        let best_lost = rank_zero_tells(&control, || {
+            let mut best_lost = false;
+            if let Some(failure) = self.writer.failure() {
+                if self.config.checkpoint.on_error == OnError::Stop {
+                    return Err(failure.error.into());
                 }
-                _ => {}
+                best_lost = failure.best;
             }
             let checkpoint = Checkpoint { manifest: self.manifest(), state };
             let keep = Keep { last: self.config.checkpoint.keep_last, best };
@@ -79,33 +86,50 @@ impl<M: Learnable> Run<'_, M> {
             if !self.config.checkpoint.asynchronous {
                 self.writer.wait();
             }
-            Ok(Vec::new())
+            Ok(vec![u8::from(best_lost)])
         })?;
+        if best_lost == [1] {
+            // The next validation has to beat what is on the disk.
+            self.best = self.best_before.clone();
+        }
         self.saved = Some(self.position);
         Ok(())
     }
 
-    /// Waits until what was saved is on the disk, and returns the newest checkpoint (on rank 0). A
-    /// failure that the run was to survive was told when it happened.
+    /// Saves the end of a run, and waits until it is on the disk; returns the newest checkpoint (on
+    /// rank 0). What could not be written is tried once more.
     ///
     /// # Collective
     /// All ranks.
-    pub(crate) fn await_checkpoint(&mut self) -> Result<Option<PathBuf>, TrainError> {
-        if self.config.checkpoint_folder.is_none() {
-            return Ok(None);
+    ///
+    /// # Errors
+    /// When it cannot be written and the run was stopped, and so has nothing else to show, or
+    /// failures end runs.
+    pub(crate) fn save_end(&mut self) -> Result<Option<PathBuf>, TrainError> {
+        self.save_checkpoint(false)?;
+        if self.await_checkpoint(false)?.is_none() && self.config.checkpoint_folder.is_some() {
+            self.saved = None;
+            self.save_checkpoint(false)?;
         }
+        let wanted = self.stopped || self.config.checkpoint.on_error == OnError::Stop;
+        Ok(self.await_checkpoint(wanted)?.flatten())
+    }
+
+    /// Waits for what is being written: `None` if it failed, and else, on rank 0, the newest.
+    ///
+    /// # Collective
+    /// All ranks.
+    fn await_checkpoint(&mut self, wanted: bool) -> Result<Option<Option<PathBuf>>, TrainError> {
         let mut place = None;
         let control = self.control.clone();
-        rank_zero_tells(&control, || {
+        let failed = rank_zero_tells(&control, || {
             place = self.writer.wait();
             match self.writer.failure() {
-                Some(failure) if self.config.checkpoint.on_error == OnError::Stop => {
-                    Err(failure.into())
-                }
-                _ => Ok(Vec::new()),
+                Some(failure) if wanted => Err(failure.error.into()),
+                failure => Ok(vec![u8::from(failure.is_some())]),
             }
         })?;
-        Ok(place)
+        Ok((failed != [1]).then_some(place))
     }
 
     pub(crate) fn manifest(&self) -> Manifest {
@@ -113,6 +137,7 @@ impl<M: Learnable> Run<'_, M> {
             format: Manifest::FORMAT,
             epoch: self.position.epoch,
             step: self.position.step,
+            serial: 0,
             world_size: self.control.world_size(),
             configuration: self.entries.iter().cloned().collect(),
             files: Vec::new(),

@@ -55,8 +55,7 @@ impl<M: Learnable> Run<'_, M> {
         };
         self.notify(|callback| callback.on_step_end(&end))?;
         self.show_values()?;
-        self.settled = Some(self.position);
-        Ok(())
+        self.settle()
     }
 
     /// Shows the callbacks a micro-batch before it is run.

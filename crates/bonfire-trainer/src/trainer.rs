@@ -146,7 +146,6 @@ impl Trainer {
         let mut run = self.start(model, train, entries)?;
         let end = Length::of(run.config, train, run.shard());
         run.resume(end)?;
-        run.check_room()?;
         run.first_step = run.position.step;
         let fit = run.fit_start(end);
         run.notify(|callback| callback.on_fit_start(&fit))?;
@@ -259,7 +258,8 @@ impl Trainer {
             save_now: false,
             last_save: Instant::now(),
             writer: Writer::default(),
-            best: Best::default(),
+            best: Best::of(self.config.checkpoint.keep_best.as_ref()),
+            best_before: Best::default(),
         })
     }
 }

@@ -9,7 +9,7 @@ use bonfire_comm::{ProcessGroup, local};
 use bonfire_parallel::{DataParallelConfig, LocalSgd};
 use bonfire_tensor::parameters::read;
 use bonfire_tensor::state::State;
-use bonfire_trainer::config::CheckpointPlan;
+use bonfire_trainer::config::{CheckpointPlan, OnError};
 use bonfire_trainer::run_folder::RunFolder;
 use bonfire_trainer::{
     Callback, FitReport, Learnable, ModelValues, StepContext, TrainError, Trainer, TrainerConfig,
@@ -237,7 +237,7 @@ fn the_run_folder_has_the_averages_and_their_figures() {
     let folder = tempfile::tempdir().unwrap();
     let run = RunFolder::create(folder.path()).unwrap();
     let mut trainer = Trainer::new(config(), ProcessGroup::single())
-        .with_callback(run.metrics_file().unwrap())
+        .with_callback(run.metrics_file(OnError::Stop).unwrap())
         .with_callback(WeightAverage::swa(1).unwrap());
     let report = fit(&mut trainer);
     run.write_variant(&report.model, &report.variants[0]).unwrap();

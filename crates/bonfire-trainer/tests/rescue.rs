@@ -8,17 +8,19 @@ use bonfire_comm::{ProcessGroup, local};
 use bonfire_parallel::ZeroStage;
 use bonfire_trainer::config::{CheckpointPlan, Monitor};
 use bonfire_trainer::{
-    Callback, EarlyStopping, FitReport, Metrics, StepEnd, TrainError, Trainer, TrainerConfig,
-    checkpoint,
+    BatchStart, Callback, EarlyStopping, FitReport, Metrics, StepEnd, TrainError, Trainer,
+    TrainerConfig, checkpoint,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{Line, SGD, line, loader, points, trainer};
+use support::{Normalized, SGD, loader, normalized, numbers, points, trainer};
 
 /// Where a run fails.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     StepStart(u64),
+    /// The second micro-batch of a step: the first has moved running statistics.
+    SecondBatch(u64),
     StepEnd(u64),
     Validation(u64),
 }
@@ -46,6 +48,13 @@ impl Callback for Fails {
         self.at(Place::StepStart(step))
     }
 
+    fn on_batch_start(&mut self, start: &BatchStart<'_>) -> Result<(), TrainError> {
+        match start.micro_batch {
+            1 => self.at(Place::SecondBatch(start.step)),
+            _ => Ok(()),
+        }
+    }
+
     fn on_step_end(&mut self, end: &StepEnd) -> Result<(), TrainError> {
         self.at(Place::StepEnd(end.step))
     }
@@ -55,11 +64,12 @@ impl Callback for Fails {
     }
 }
 
-/// Four steps an epoch, five epochs; no checkpoint but at the end.
+/// Four steps of two micro-batches an epoch, five epochs; no checkpoint but at the end.
 fn config(folder: &Path) -> TrainerConfig {
     let plan = CheckpointPlan { every_n_epochs: 0, ..CheckpointPlan::default() };
     TrainerConfig { checkpoint: plan, ..TrainerConfig::new(SGD) }
         .with_max_epochs(5)
+        .with_accumulate_grad_batches(2)
         .with_checkpoints(folder)
 }
 
@@ -67,17 +77,24 @@ fn watching(group: &ProcessGroup, config: TrainerConfig) -> Trainer {
     trainer(config, group).with_callback(EarlyStopping::new(Monitor::new("loss")).with_patience(99))
 }
 
-fn fit(group: &ProcessGroup, mut trainer: Trainer) -> Result<FitReport<Line>, TrainError> {
-    let batch = 16 / group.world_size();
-    trainer.fit(line(), &loader(points(61), batch), Some(&loader(points(9), 4)))
+fn fit(group: &ProcessGroup, mut trainer: Trainer) -> Result<FitReport<Normalized>, TrainError> {
+    let batch = 8 / group.world_size();
+    trainer.fit(normalized(), &loader(points(61), batch), Some(&loader(points(9), 4)))
 }
 
-/// The parameters and the last validation of a run that was not interrupted.
-fn whole(ranks: usize) -> (u64, Metrics) {
+/// Parameters, running statistics and the last validation of a run.
+fn outcome(report: &FitReport<Normalized>) -> (u64, Vec<f32>, Option<Metrics>) {
+    let norm = &report.model.norm;
+    let statistics = [numbers(&norm.running_mean.value()), numbers(&norm.running_var.value())];
+    (report.parameters_xxh3, statistics.concat(), report.valid.clone())
+}
+
+/// The outcome of a run that was not interrupted.
+fn whole(ranks: usize) -> (u64, Vec<f32>, Option<Metrics>) {
     let folder = tempfile::tempdir().unwrap();
     let reports =
         local::spawn(ranks, |group| fit(&group, watching(&group, config(folder.path()))).unwrap());
-    (reports[0].parameters_xxh3, reports[0].valid.clone().unwrap())
+    outcome(&reports[0])
 }
 
 /// Has one rank fail at a place, and resumes; returns the step of the checkpoint.
@@ -95,9 +112,7 @@ fn check(ranks: usize, failing: usize, place: Place) -> u64 {
     let resumed = local::spawn(ranks, |group| {
         fit(&group, watching(&group, config(folder.path()).with_auto_resume())).unwrap()
     });
-    let (parameters, valid) = whole(ranks);
-    assert_eq!(resumed[0].parameters_xxh3, parameters);
-    assert_eq!(resumed[0].valid.as_ref(), Some(&valid));
+    assert_eq!(outcome(&resumed[0]), whole(ranks));
     step
 }
 
@@ -108,6 +123,12 @@ fn a_failing_run_saves_its_last_finished_step() {
     // Rank 0 has finished the step, or the one before it, when it hears of the failure.
     let step = check(3, 2, Place::StepStart(7));
     assert!((6..=8).contains(&step), "{step}");
+}
+
+#[test]
+fn running_statistics_are_those_of_the_last_finished_step() {
+    assert_eq!(check(1, 0, Place::SecondBatch(6)), 6);
+    assert_eq!(check(2, 1, Place::SecondBatch(6)), 6);
 }
 
 #[test]
@@ -164,5 +185,5 @@ fn a_panic_does_not_lose_what_was_trained() {
     };
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map(drop).unwrap_err();
     assert_eq!(checkpoint::load(folder.path()).unwrap().manifest.step, 6);
-    assert_eq!(run().parameters_xxh3, whole(1).0);
+    assert_eq!(outcome(&run()), whole(1));
 }

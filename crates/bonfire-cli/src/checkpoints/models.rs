@@ -70,8 +70,8 @@ fn write(
     description: &str,
     tensors: &BTreeMap<String, HostTensor>,
 ) -> Result<(), CliError> {
-    if out.join(DESCRIPTION).exists() {
-        let problem = "it holds a model already; give a new folder to --out".to_string();
+    if std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) || out.is_file() {
+        let problem = "there is something already; give a new folder to --out".to_string();
         return Err(CliError::ModelFile { path: out.to_path_buf(), problem });
     }
     let folder = RunFolder::create(out)?;

@@ -11,10 +11,16 @@ use bonfire_trainer::checkpoint::{self, list, load};
 pub(super) fn verify(args: &VerifyArgs) -> Result<Outcome, CliError> {
     let (mut sound, mut damaged) = (0, 0);
     for path in &args.paths {
-        for entry in list(path).map_err(TrainError::from)? {
-            // Without a manifest it is none, and `load` would look for others beneath it.
-            let result = entry.manifest.and_then(|_| load(&entry.path));
-            match result {
+        let entries = match list(path) {
+            Ok(entries) => entries,
+            Err(error) => {
+                damaged += 1;
+                print_line(format_args!("{}: {error}", path.display()))?;
+                continue;
+            }
+        };
+        for entry in entries {
+            match entry.manifest.and_then(|_| load(&entry.path)) {
                 Ok(_) => {
                     sound += 1;
                     print_line(format_args!("{}: sound", entry.path.display()))?;

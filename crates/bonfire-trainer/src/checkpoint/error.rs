@@ -56,6 +56,16 @@ pub enum CheckpointError {
         /// What makes it another run.
         differences: Vec<Difference>,
     },
+    /// Happens when a model that is no use any more would be saved.
+    #[error(
+        "\"{tensor}\" has values that are no numbers after step {step}: that state is not saved, the checkpoints before it stay"
+    )]
+    NotANumber {
+        /// First tensor with such a value.
+        tensor: String,
+        /// Optimizer steps taken.
+        step: u64,
+    },
     /// Happens when a value cannot be encoded.
     #[error("encoding {what} failed: {reason}")]
     Encode {
@@ -67,6 +77,12 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Whether there was no room.
+    pub(super) fn is_full_disk(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if [StorageFull, QuotaExceeded].contains(&source.kind()))
+    }
+
     pub(super) fn io(
         action: &'static str,
         path: impl AsRef<Path>,

@@ -8,6 +8,11 @@ use std::io::Write;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// End of the name of a checkpoint that is being written.
+pub(super) const PARTIAL: &str = ".partial";
+/// End of the name of a checkpoint that is being removed.
+pub(super) const REMOVED: &str = ".removed";
+
 pub(super) fn write_file(
     folder: &Path,
     name: &str,
@@ -44,14 +49,23 @@ pub(super) fn replace_folder(new: &Path, place: &Path) -> Result<(), CheckpointE
     rename(new, place)
 }
 
-/// Removes a folder that may not be there. Its manifest goes first, so that a half-removed
-/// checkpoint is none.
+/// Removes a folder that may not be there. It loses its name first, so that a half-removed checkpoint
+/// is none.
 pub(super) fn remove_folder(folder: &Path) -> Result<(), CheckpointError> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let hidden = match name.starts_with('.') {
+        true => folder.to_path_buf(),
+        false => folder.with_file_name(format!(".{name}{REMOVED}")),
+    };
     let absent_is_fine = |result: std::io::Result<()>| match result {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
     };
-    absent_is_fine(std::fs::remove_file(folder.join(super::Manifest::FILE)))
-        .and_then(|()| absent_is_fine(std::fs::remove_dir_all(folder)))
+    if hidden != folder {
+        absent_is_fine(std::fs::remove_dir_all(&hidden))
+            .and_then(|()| absent_is_fine(std::fs::rename(folder, &hidden)))
+            .map_err(CheckpointError::io("removing", folder))?;
+    }
+    absent_is_fine(std::fs::remove_dir_all(&hidden))
         .map_err(CheckpointError::io("removing", folder))
 }

@@ -1,6 +1,6 @@
 //! A folder of checkpoints: what is in it, and what goes.
 
-use super::files::{remove_folder, rename, write_file};
+use super::files::{PARTIAL, REMOVED, remove_folder, rename, write_file};
 use super::{CheckpointError, Manifest};
 use std::path::{Path, PathBuf};
 
@@ -27,12 +27,12 @@ pub struct Entry {
 /// folder.
 ///
 /// # Errors
-/// [`CheckpointError::NotFound`] where there is none.
+/// [`CheckpointError::NotFound`] where there is none; [`CheckpointError::Io`].
 pub fn list(path: &Path) -> Result<Vec<Entry>, CheckpointError> {
     let folders = match path.join(Manifest::FILE).is_file() {
         true => vec![path.to_path_buf()],
         false => {
-            let mut found = complete(&folder_of(path));
+            let mut found = named(&folder_of(path))?;
             found.sort();
             found
         }
@@ -51,7 +51,7 @@ pub fn list(path: &Path) -> Result<Vec<Entry>, CheckpointError> {
 }
 
 /// Removes all but the newest `keep_last` checkpoints and the best one, and what interrupted saves have
-/// left; returns what was removed, or with `dry_run` would have been.
+/// left; returns what was removed, or with `dry_run` would have been. Damaged ones count as none.
 ///
 /// `path` is a folder of checkpoints or a run folder, of a run that has ended.
 ///
@@ -63,20 +63,42 @@ pub fn prune(
     dry_run: bool,
 ) -> Result<Vec<PathBuf>, CheckpointError> {
     let folder = folder_of(path);
-    let newest = newest_first(&folder);
-    if newest.is_empty() {
+    let newest = newest_first(&folder)?;
+    let sound = newest.iter().filter(|path| Manifest::read(path).is_ok());
+    let mut stays: Vec<&PathBuf> = sound.take(keep_last.max(1)).collect();
+    if stays.is_empty() {
         return Err(CheckpointError::NotFound { path: path.to_path_buf() });
     }
     let best = pointed(&folder, BEST);
-    let mut stays: Vec<PathBuf> = newest.into_iter().take(keep_last.max(1)).collect();
-    stays.extend(best);
+    stays.extend(&best);
     let mut gone: Vec<PathBuf> =
-        entries(&folder).filter(|path| is_of_a_checkpoint(path) && !stays.contains(path)).collect();
+        newest.iter().filter(|path| !stays.contains(path)).cloned().collect();
+    gone.extend(remains(&folder)?);
     gone.sort();
     if !dry_run {
         gone.iter().try_for_each(|path| remove_folder(path))?;
     }
     Ok(gone)
+}
+
+/// Removes what interrupted saves and removals have left.
+pub(crate) fn tidy(folder: &Path) -> Result<(), CheckpointError> {
+    remains(folder)?.iter().try_for_each(|path| remove_folder(path))
+}
+
+/// Bytes of all files of a folder of checkpoints.
+pub(crate) fn occupied(folder: &Path) -> u64 {
+    let inner = entries(folder).unwrap_or_default().into_iter();
+    let files = inner.flat_map(|path| entries(&path).unwrap_or_default());
+    files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+}
+
+/// Forgets a best checkpoint that a run has not come to yet, since it goes on from an older one.
+pub(crate) fn forget_best_after(folder: &Path, step: u64) -> Result<(), CheckpointError> {
+    match pointed(folder, BEST) {
+        Some(best) if best > folder.join(super::name_of(step)) => remove_pointer(folder, BEST),
+        _ => Ok(()),
+    }
 }
 
 /// The folder of checkpoints at a path, which may be a run folder.
@@ -85,57 +107,84 @@ fn folder_of(path: &Path) -> PathBuf {
     if inner.is_dir() { inner } else { path.to_path_buf() }
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+/// What is in a folder; nothing if there is none.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let read = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(CheckpointError::io("reading", folder))?,
+    };
+    let entry = |entry: std::io::Result<std::fs::DirEntry>| Ok(entry?.path());
+    read.map(entry).collect::<std::io::Result<_>>().map_err(CheckpointError::io("reading", folder))
 }
 
-/// Whether a path is a checkpoint, or the folder aside in which one was being written.
-fn is_of_a_checkpoint(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let aside = name.starts_with(".step-") && name.ends_with(".partial");
-    path.is_dir() && (aside || name.starts_with("step-"))
+/// Folders with the name of a checkpoint. Each was complete once: one is given this name, and loses it,
+/// by a rename.
+fn named(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let is_step = |path: &PathBuf| file_name(path).starts_with("step-") && path.is_dir();
+    Ok(entries(folder)?.into_iter().filter(is_step).collect())
+}
+
+/// Folders of saves and removals that did not come to their end.
+fn remains(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let is_left = |path: &PathBuf| {
+        let name = file_name(path);
+        name.starts_with(".step-") && (name.ends_with(PARTIAL) || name.ends_with(REMOVED))
+    };
+    Ok(entries(folder)?.into_iter().filter(is_left).collect())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Makes a pointer name a checkpoint, at once.
 pub(super) fn point(folder: &Path, pointer: &str, name: &str) -> Result<(), CheckpointError> {
-    let partial = format!(".{pointer}.partial");
+    let partial = format!(".{pointer}{PARTIAL}");
     write_file(folder, &partial, name.as_bytes())?;
     rename(&folder.join(partial), &folder.join(pointer))
 }
 
 /// The checkpoint that a pointer names, if it does.
-fn pointed(folder: &Path, pointer: &str) -> Option<PathBuf> {
+pub(super) fn pointed(folder: &Path, pointer: &str) -> Option<PathBuf> {
     let name = std::fs::read_to_string(folder.join(pointer)).ok()?;
     Some(folder.join(name.trim()))
 }
 
-/// Checkpoints of a folder, sound or damaged: the one that `latest` names, then the others from new to old. After a
-/// resume from an older one, what is newer by its step is older by its time.
-pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
-    let mut found = complete(folder);
-    found.sort_by_cached_key(|path| {
-        std::fs::metadata(path.join(Manifest::FILE)).and_then(|file| file.modified()).ok()
-    });
-    // A crash between the checkpoint and the pointer leaves an older pointer, never a dangling one;
-    // but files may have been removed by hand.
-    if let Some(latest) = pointed(folder, LATEST)
-        && let Some(place) = found.iter().position(|path| *path == latest)
-    {
-        let latest = found.remove(place);
-        found.push(latest);
-    }
-    found.reverse();
-    found
+pub(super) fn remove_pointer(folder: &Path, pointer: &str) -> Result<(), CheckpointError> {
+    let path = folder.join(pointer);
+    std::fs::remove_file(&path).map_err(CheckpointError::io("removing", &path))
 }
 
-/// Folders of checkpoints that were written to the end; what is in them may be
-/// damaged all the same.
-pub(super) fn complete(folder: &Path) -> Vec<PathBuf> {
-    let is_step = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
-    };
-    let has_manifest = |path: &PathBuf| path.join(Manifest::FILE).is_file();
-    entries(folder).filter(|path| is_step(path) && has_manifest(path)).collect()
+/// Checkpoints of a folder from the one that was saved last to the first; damaged ones, whose place
+/// nobody knows, by their step. After a resume from an older one, what was saved later may have a lower
+/// step.
+///
+/// # Errors
+/// [`CheckpointError::Io`] where the folder cannot be read.
+pub(super) fn newest_first(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let mut found: Vec<(Option<(u64, u64)>, String, PathBuf)> = named(folder)?
+        .into_iter()
+        .map(|path| {
+            let manifest = Manifest::read(&path).ok();
+            let place = manifest.map(|manifest| (manifest.serial, manifest.step));
+            (place, file_name(&path), path)
+        })
+        .collect();
+    found.sort();
+    // A damaged one stands before the newest sound one of a lower step, so that it is met and told.
+    let (damaged, mut sorted): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(place, ..)| place.is_none());
+    for entry in damaged {
+        let before = sorted.iter().rposition(|(place, name, _)| place.is_some() && *name < entry.1);
+        sorted.insert(before.map_or(0, |place| place + 1), entry);
+    }
+    Ok(sorted.into_iter().rev().map(|(.., path)| path).collect())
+}
+
+/// The place of the next checkpoint among those that were saved.
+pub(super) fn next_serial(folder: &Path) -> Result<u64, CheckpointError> {
+    let manifests = named(folder)?.into_iter().filter_map(|path| Manifest::read(&path).ok());
+    Ok(manifests.map(|manifest| manifest.serial).max().unwrap_or(0) + 1)
 }
 
 /// Removes all but the newest `keep_last` and the best, never the one just saved.
@@ -146,6 +195,14 @@ pub(super) fn remove_old(
 ) -> Result<(), CheckpointError> {
     let best = pointed(folder, BEST);
     let stays = |path: &PathBuf| path == saved || best.as_ref() == Some(path);
-    let old = newest_first(folder).into_iter().filter(|path| !stays(path));
+    let old = newest_first(folder)?.into_iter().filter(|path| !stays(path));
     old.skip(keep_last.max(1) - 1).try_for_each(|path| remove_folder(&path))
+}
+
+/// Removes the oldest checkpoint that is neither the newest nor the best, to make room; returns it.
+pub(super) fn remove_oldest(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
+    let best = pointed(folder, BEST);
+    let newest = newest_first(folder)?;
+    let old = newest.into_iter().skip(1).filter(|path| best.as_ref() != Some(path)).next_back();
+    old.map(|path| remove_folder(&path).map(|()| path)).transpose()
 }

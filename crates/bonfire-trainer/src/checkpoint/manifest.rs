@@ -13,6 +13,10 @@ pub struct Manifest {
     pub epoch: u64,
     /// Optimizer steps taken.
     pub step: u64,
+    /// Its place among those that were saved into its folder, from 1; 0 in format 1. Set when it is
+    /// written.
+    #[serde(default)]
+    pub serial: u64,
     /// Ranks that saved it.
     pub world_size: usize,
     /// Configuration that a continuation must share.

@@ -29,14 +29,18 @@ mod writer;
 pub use continuation::Difference;
 pub use error::CheckpointError;
 pub use folder::{Entry, list, prune};
+pub(crate) use folder::{forget_best_after, occupied, tidy};
 pub use manifest::{FileEntry, Manifest};
 pub use tensors::{read_safetensors, write_safetensors};
 pub use weights::mean_of_models;
 pub(crate) use writer::{Job, Writer};
 
 use bonfire_tensor::state::State;
-use files::{remove_folder, replace_folder, sync_folder, write_file};
-use folder::{BEST, LATEST, newest_first, point, remove_old};
+use files::{PARTIAL, remove_folder, replace_folder, sync_folder, write_file};
+use folder::{
+    BEST, LATEST, newest_first, next_serial, point, pointed, remove_old, remove_oldest,
+    remove_pointer,
+};
 use std::path::{Path, PathBuf};
 
 /// File names of a checkpoint.
@@ -114,45 +118,76 @@ impl Keep {
 }
 
 /// Saves a checkpoint as `folder/step-N`, points `latest` at it, and `best` if it is that, and removes
-/// those that need not stay.
+/// those that need not stay. On a full disk, older ones make room for it.
 ///
 /// Returns its folder. One process at a time may save into a folder.
 ///
 /// # Errors
-/// [`CheckpointError::Io`]; the checkpoints that were there before stay as they were.
+/// [`CheckpointError::Io`]; [`CheckpointError::NotANumber`]. The newest checkpoint that was there before, and the
+/// best, stay as they were.
 pub fn save(folder: &Path, checkpoint: Checkpoint, keep: Keep) -> Result<PathBuf, CheckpointError> {
     std::fs::create_dir_all(folder).map_err(CheckpointError::io("creating", folder))?;
     let Checkpoint { mut manifest, mut state } = checkpoint;
-    let name = format!("step-{:08}", manifest.step);
-    let aside = folder.join(format!(".{name}.partial"));
-    remove_folder(&aside)?;
-    std::fs::create_dir(&aside).map_err(CheckpointError::io("creating", &aside))?;
-
+    let name = name_of(manifest.step);
+    manifest.serial = next_serial(folder)?;
     let model = state.take_under(MODEL_PREFIX);
-    let mut write = || -> Result<(), CheckpointError> {
-        manifest.files = vec![
-            write_file(&aside, MODEL, &tensors::encode(&model.tensors)?)?,
-            write_file(&aside, TENSORS, &tensors::encode(&state.tensors)?)?,
-            write_file(&aside, SCALARS, &scalars::encode(&state.scalars)?)?,
-        ];
-        write_file(&aside, Manifest::FILE, &manifest.encode()?)?;
-        sync_folder(&aside)
-    };
-    if let Err(error) = write() {
+    weights::expect_numbers(&model, manifest.step)?;
+    let parts = [
+        (MODEL, tensors::encode(&model.tensors)?),
+        (TENSORS, tensors::encode(&state.tensors)?),
+        (SCALARS, scalars::encode(&state.scalars)?),
+    ];
+    let aside = folder.join(format!(".{name}{PARTIAL}"));
+    while let Err(error) = write(&aside, &mut manifest, &parts) {
         // A full disk needs the room.
         drop(remove_folder(&aside));
-        return Err(error);
+        match error.is_full_disk().then(|| remove_oldest(folder)).transpose()?.flatten() {
+            Some(old) => tracing::warn!("{error}; \"{}\" makes room", old.display()),
+            None => return Err(error),
+        }
     }
-
     let place = folder.join(&name);
+    if !keep.best && pointed(folder, BEST).as_ref() == Some(&place) {
+        // Another state takes the place of the best.
+        remove_pointer(folder, BEST)?;
+    }
     replace_folder(&aside, &place)?;
-    point(folder, LATEST, &name)?;
+    // It is saved, whatever becomes of the others.
+    if let Err(error) = tidy_up(folder, &place, &name, keep) {
+        tracing::warn!("\"{}\" is saved, but {error}", place.display());
+    }
+    Ok(place)
+}
+
+/// Writes the files of a checkpoint into a folder aside, the manifest last.
+fn write(
+    aside: &Path,
+    manifest: &mut Manifest,
+    parts: &[(&str, Vec<u8>)],
+) -> Result<(), CheckpointError> {
+    remove_folder(aside)?;
+    std::fs::create_dir(aside).map_err(CheckpointError::io("creating", aside))?;
+    manifest.files.clear();
+    for (name, bytes) in parts {
+        manifest.files.push(write_file(aside, name, bytes)?);
+    }
+    write_file(aside, Manifest::FILE, &manifest.encode()?)?;
+    sync_folder(aside)
+}
+
+/// Points at a checkpoint that was just saved, and removes old ones.
+fn tidy_up(folder: &Path, place: &Path, name: &str, keep: Keep) -> Result<(), CheckpointError> {
+    point(folder, LATEST, name)?;
     if keep.best {
-        point(folder, BEST, &name)?;
+        point(folder, BEST, name)?;
     }
     sync_folder(folder)?;
-    remove_old(folder, &place, keep.last)?;
-    Ok(place)
+    remove_old(folder, place, keep.last)
+}
+
+/// The name of a checkpoint's folder.
+fn name_of(step: u64) -> String {
+    format!("step-{step:08}")
 }
 
 /// Loads a checkpoint, checking every file against the manifest.
@@ -181,7 +216,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
 /// That of the newest, if all are damaged.
 pub fn load_newest(folder: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
     let mut failure = None;
-    let mut candidates = newest_first(folder).into_iter().peekable();
+    let mut candidates = newest_first(folder)?.into_iter().peekable();
     while let Some(candidate) = candidates.next() {
         match load_exactly(&candidate) {
             Ok(checkpoint) => return Ok(Some(checkpoint)),

@@ -1,6 +1,7 @@
 //! Tensors as safetensors files.
 
 use super::CheckpointError;
+use crate::whole_file::write_whole;
 use bonfire_comm::{DType, HostBuffer};
 use bonfire_tensor::state::HostTensor;
 use safetensors::tensor::TensorView;
@@ -68,7 +69,7 @@ pub fn write_safetensors(
     path: &Path,
     tensors: &BTreeMap<String, HostTensor>,
 ) -> Result<(), CheckpointError> {
-    std::fs::write(path, encode(tensors)?).map_err(CheckpointError::io("writing", path))
+    write_whole(path, &encode(tensors)?).map_err(CheckpointError::io("writing", path))
 }
 
 /// Reads the tensors of a safetensors file.

@@ -1,4 +1,3 @@
-use super::folder::complete;
 use super::*;
 use bonfire_comm::HostBuffer;
 use bonfire_tensor::state::{HostTensor, Scalar};
@@ -18,6 +17,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         format: Manifest::FORMAT,
         epoch: 1,
         step,
+        serial: 0,
         world_size: 2,
         configuration: BTreeMap::from([("seed".to_string(), "3".to_string())]),
         files: Vec::new(),
@@ -27,9 +27,7 @@ fn checkpoint(step: u64) -> Checkpoint {
 }
 
 fn by_step(folder: &Path) -> Vec<PathBuf> {
-    let mut found = complete(folder);
-    found.sort();
-    found
+    list(folder).unwrap().into_iter().map(|entry| entry.path).collect()
 }
 
 #[test]
@@ -72,6 +70,9 @@ fn a_damaged_file_is_named_and_an_incomplete_folder_is_no_checkpoint() {
     std::fs::write(&file, &bytes).unwrap();
     assert!(load(&place).unwrap_err().to_string().contains("size"));
     std::fs::remove_file(place.join(Manifest::FILE)).unwrap();
+    let error = load(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("manifest.json"), "a checkpoint without its manifest is told: {error}");
+    remove_folder(&place).unwrap();
     assert!(matches!(load(folder.path()), Err(CheckpointError::NotFound { .. })));
 }
 
@@ -190,4 +191,55 @@ fn a_mean_of_models_is_that_of_their_numbers() {
     let other = save(folder.path(), other, Keep::last(9)).unwrap();
     let error = mean_of_models(&[paths[0].clone(), other]).unwrap_err().to_string();
     assert!(error.contains("step-00000007") && error.contains("other tensors"), "{error}");
+}
+
+#[test]
+fn a_model_that_is_lost_does_not_push_out_those_that_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), checkpoint(1), Keep::last(1)).unwrap();
+    let mut lost = checkpoint(2);
+    let data = HostBuffer::from(vec![1.0f32, f32::NAN]);
+    lost.state.tensors.insert("model.bias".into(), HostTensor { shape: vec![2], data });
+    let error = save(folder.path(), lost, Keep::last(1)).unwrap_err().to_string();
+    assert!(error.contains("\"bias\"") && error.contains("step 2"), "{error}");
+    assert_eq!(load(folder.path()).unwrap().manifest.step, 1);
+}
+
+#[test]
+fn the_newest_is_the_one_saved_last_whatever_the_clock_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [80, 10, 20] {
+        save(folder.path(), checkpoint(step), Keep::last(9)).unwrap();
+    }
+    let future = std::time::SystemTime::now() + std::time::Duration::from_secs(9999);
+    let manifest = folder.path().join("step-00000080").join(Manifest::FILE);
+    std::fs::File::options().write(true).open(manifest).unwrap().set_modified(future).unwrap();
+    std::fs::write(folder.path().join(LATEST), "step-00000080").unwrap();
+    assert_eq!(load(folder.path()).unwrap().manifest.step, 20);
+}
+
+#[test]
+fn what_interrupted_saves_and_removals_have_left_is_tidied() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), checkpoint(1), Keep::last(9)).unwrap();
+    for name in [".step-00000002.partial", ".step-00000003.removed"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    tidy(folder.path()).unwrap();
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 2, "a checkpoint and the pointer");
+}
+
+#[test]
+fn a_best_that_the_run_has_not_come_to_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), checkpoint(5), Keep { last: 9, best: true }).unwrap();
+    forget_best_after(folder.path(), 5).unwrap();
+    assert!(list(folder.path()).unwrap()[0].best);
+    // Another state of the same step is not the best any more.
+    save(folder.path(), checkpoint(5), Keep::last(9)).unwrap();
+    assert!(!list(folder.path()).unwrap()[0].best);
+    save(folder.path(), checkpoint(7), Keep { last: 9, best: true }).unwrap();
+    forget_best_after(folder.path(), 5).unwrap();
+    assert!(!list(folder.path()).unwrap()[1].best);
 }

@@ -3,9 +3,10 @@
 use super::{Checkpoint, CheckpointError, MODEL_PREFIX, load};
 use crate::WeightAverage;
 use crate::callback::Callback;
+use bonfire_comm::HostBuffer;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::host::{burn_type, flat_from_host, to_host};
-use bonfire_tensor::state::{HostTensor, Stateful};
+use bonfire_tensor::state::{HostTensor, State, Stateful};
 use burn::tensor::{DType, Device, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,22 @@ impl Checkpoint {
         let mut tensors = self.into_model();
         tensors.extend(average.variant()?.into_iter().flat_map(|variant| variant.values.tensors));
         Ok(Some(tensors))
+    }
+}
+
+/// Refuses a model with values that are not numbers: a checkpoint of it would push out those that are of
+/// use. Infinite values may be meant, in a mask for example.
+pub(super) fn expect_numbers(model: &State, step: u64) -> Result<(), CheckpointError> {
+    let is_nan = |data: &HostBuffer| match data {
+        HostBuffer::F32(values) => values.iter().any(|value| value.is_nan()),
+        HostBuffer::F64(values) => values.iter().any(|value| value.is_nan()),
+        HostBuffer::F16(values) => values.iter().any(|value| value.is_nan()),
+        HostBuffer::BF16(values) => values.iter().any(|value| value.is_nan()),
+        _ => false,
+    };
+    match model.tensors.iter().find(|(_, tensor)| is_nan(&tensor.data)) {
+        Some((tensor, _)) => Err(CheckpointError::NotANumber { tensor: tensor.clone(), step }),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Checkpoints that are written while training goes on.
 
 use super::{Checkpoint, CheckpointError, Keep, save};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -14,10 +15,9 @@ pub(crate) struct Job {
 
 /// Writes checkpoints on a thread of its own, one after the other.
 ///
-/// INVARIANT: there is at most one that is being written and one that waits, so the memory that they
-/// take is bounded. A newer one takes the place of one that waits, with a warning, unless that is to
-/// be kept as the best. Nobody waits for the disk but [`wait`](Self::wait), and
-/// [`start`](Self::start) behind a best one.
+/// INVARIANT: there is at most one that is being written, one that waits, and a best one that waits, so
+/// the memory that they take is bounded. A newer one takes the place of one that waits, with a warning.
+/// Nobody waits for the disk but [`wait`](Self::wait).
 #[derive(Default)]
 pub(crate) struct Writer {
     desk: Arc<Desk>,
@@ -33,10 +33,19 @@ struct Desk {
 #[derive(Default)]
 struct Papers {
     waiting: Option<Job>,
+    /// Older than `waiting`.
+    waiting_best: Option<Job>,
     writing: bool,
     closed: bool,
     newest: Option<PathBuf>,
-    failure: Option<CheckpointError>,
+    failure: Option<Failure>,
+}
+
+/// A checkpoint that was not written.
+pub(crate) struct Failure {
+    pub(crate) error: CheckpointError,
+    /// Whether it was to be kept as the best.
+    pub(crate) best: bool,
 }
 
 impl Desk {
@@ -54,24 +63,39 @@ impl Desk {
     /// Writes what comes until the desk is closed.
     fn work(&self) {
         loop {
-            let mut papers = self.until(|papers| papers.waiting.is_some() || papers.closed);
-            let Some(job) = papers.waiting.take() else { return };
+            let mut papers = self.until(|papers| papers.has_work() || papers.closed);
+            let best = papers.waiting_best.take();
+            let Some(job) = best.or_else(|| papers.waiting.take()) else { return };
             papers.writing = true;
-            self.changed.notify_all();
             drop(papers);
-            let step = job.checkpoint.manifest.step;
-            let result = save(&job.folder, job.checkpoint, job.keep);
-            let mut papers = self.papers();
-            papers.writing = false;
-            match result {
-                Ok(place) => papers.newest = Some(place),
-                Err(error) => {
-                    tracing::error!("the checkpoint of step {step} was not written: {error}");
-                    papers.failure = Some(error);
-                }
-            }
+            self.write(job);
             self.changed.notify_all();
         }
+    }
+
+    /// Writes a checkpoint, and notes what came of it.
+    fn write(&self, job: Job) {
+        let (step, best) = (job.checkpoint.manifest.step, job.keep.best);
+        let saved = AssertUnwindSafe(|| save(&job.folder, job.checkpoint, job.keep));
+        let result = catch_unwind(saved).unwrap_or_else(|_| {
+            let reason = "the thread that writes it panicked".to_string();
+            Err(CheckpointError::Encode { what: "a checkpoint", reason })
+        });
+        let mut papers = self.papers();
+        papers.writing = false;
+        match result {
+            Ok(place) => papers.newest = Some(place),
+            Err(error) => {
+                tracing::error!("the checkpoint of step {step} was not written: {error}");
+                papers.failure = Some(Failure { error, best });
+            }
+        }
+    }
+}
+
+impl Papers {
+    fn has_work(&self) -> bool {
+        self.waiting.is_some() || self.waiting_best.is_some()
     }
 }
 
@@ -84,13 +108,19 @@ impl Writer {
             match thread.spawn(move || desk.work()) {
                 Ok(thread) => self.thread = Some(thread),
                 // No threads left: write it here.
-                Err(_) => return self.write_here(job),
+                Err(_) => return self.desk.write(job),
             }
         }
-        let free = |papers: &Papers| papers.waiting.as_ref().is_none_or(|job| !job.keep.best);
-        let left_out = self.desk.until(free).waiting.replace(job);
+        let mut papers = self.desk.papers();
+        // What waits is older.
+        let mut left_out = vec![papers.waiting.take()];
+        match job.keep.best {
+            true => left_out.push(papers.waiting_best.replace(job)),
+            false => papers.waiting = Some(job),
+        }
+        drop(papers);
         self.desk.changed.notify_all();
-        if let Some(left_out) = left_out {
+        for left_out in left_out.into_iter().flatten() {
             tracing::warn!(
                 "the checkpoint of step {} is left out: the disk is slower than checkpoints come; make \
                  fewer, or set checkpoint.asynchronous = false to wait for each",
@@ -99,23 +129,14 @@ impl Writer {
         }
     }
 
-    fn write_here(&self, job: Job) {
-        let result = save(&job.folder, job.checkpoint, job.keep);
-        let mut papers = self.desk.papers();
-        match result {
-            Ok(place) => papers.newest = Some(place),
-            Err(error) => papers.failure = Some(error),
-        }
-    }
-
     /// Takes the last failure, if there was one since this was asked.
-    pub(crate) fn failure(&self) -> Option<CheckpointError> {
+    pub(crate) fn failure(&self) -> Option<Failure> {
         self.desk.papers().failure.take()
     }
 
     /// Waits until nothing is left to write, and returns the newest checkpoint.
     pub(crate) fn wait(&self) -> Option<PathBuf> {
-        let papers = self.desk.until(|papers| papers.waiting.is_none() && !papers.writing);
+        let papers = self.desk.until(|papers| !papers.has_work() && !papers.writing);
         papers.newest.clone()
     }
 }
