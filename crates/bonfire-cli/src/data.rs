@@ -84,6 +84,14 @@ impl Data {
 
 /// What is wrong with both splits, told once where it is the same.
 pub(crate) fn both(train: DataError, valid: DataError) -> DataError {
+    // Validation cannot be opened without the list of training, which has more wrong than that.
+    if let (DataError::ImageSet { path: list, .. }, DataError::ImageSet { path, .. }) =
+        (&train, &valid)
+        && list == path
+        && path.is_file()
+    {
+        return train;
+    }
     match (train.to_string(), valid.to_string()) {
         (first, second) if first == second => train,
         (first, second) => DataError::message(format!("{first}; and for validation: {second}")),

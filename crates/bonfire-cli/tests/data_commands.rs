@@ -54,6 +54,11 @@ fn a_list_and_a_missing_split_are_described() {
     insta::assert_snapshot!("info_list", info(folder.path(), &options));
 }
 
+/// Whether the table has a line of these words.
+fn has_row(text: &str, row: &[&str]) -> bool {
+    text.lines().any(|line| line.split_whitespace().eq(row.iter().copied()))
+}
+
 /// Whatever of a data set is there is described.
 #[test]
 fn data_sets_without_a_training_split_and_without_splits_are_described() {
@@ -61,28 +66,25 @@ fn data_sets_without_a_training_split_and_without_splits_are_described() {
     images::folder(folder.path(), 0, 2);
     let only_validation = info(folder.path(), &[]);
     assert!(only_validation.contains("(of validation pixels, in 0..1)"), "{only_validation}");
-    assert!(only_validation.contains("\nred               -           2\n"), "{only_validation}");
+    assert!(has_row(&only_validation, &["red", "-", "2"]), "{only_validation}");
     let reason =
         "the training split cannot be opened: DIR: lacks the folder of a split; looked for train/";
     assert!(only_validation.contains(reason), "{only_validation}");
 
     let plain = info(&folder.path().join("val"), &[]);
-    assert!(plain.contains("class      images\nblue            2\nred             2\n"), "{plain}");
+    assert!(has_row(&plain, &["class", "images"]) && has_row(&plain, &["red", "2"]), "{plain}");
     assert!(!plain.contains("cannot be opened"), "{plain}");
 
     let lines = "val/red/00.png,warm\nval/blue/00.png,cold\n";
     fs::write(folder.path().join("valid.csv"), lines).unwrap();
     let list = info(folder.path(), &[]);
-    assert!(
-        list.starts_with("DIR: csv") && list.contains("warm              -           1"),
-        "{list}"
-    );
+    assert!(list.starts_with("DIR: csv") && has_row(&list, &["warm", "-", "1"]), "{list}");
 
     let mnist = tempfile::tempdir().unwrap();
     idx::write(mnist.path(), 20, 10);
     fs::remove_file(mnist.path().join("train-images-idx3-ubyte")).unwrap();
     let test = info(mnist.path(), &[]);
-    assert!(test.contains("\n9               -           1\n"), "{test}");
+    assert!(has_row(&test, &["9", "-", "1"]), "{test}");
     assert!(test.contains("the training split cannot be opened: DIR lacks files"), "{test}");
 }
 

@@ -81,14 +81,13 @@ impl IdxImages {
         match (images, labels) {
             (Ok(images), Ok(path)) => {
                 let data = Self::open(images, &path)?;
-                match (split, data.first_absent_class()) {
-                    (Split::Train, Some(class)) => tracing::warn!(
+                if let (Split::Train, Some(class)) = (split, data.first_absent_class()) {
+                    tracing::warn!(
                         "{}: the classes are 0 to {}, the highest label, but class {class} (and perhaps \
                          more) has no image; the model gets an output for it all the same",
                         path.display(),
                         data.num_classes - 1
-                    ),
-                    _ => {}
+                    );
                 }
                 Ok(data)
             }

@@ -77,7 +77,7 @@ impl Listing {
             Err(error) => error.to_string(),
         };
         match on_corrupt {
-            OnCorrupt::Error => Err(format!("{}: {reason}", path.display())),
+            OnCorrupt::Error => Err(reason),
             OnCorrupt::Skip => {
                 self.unlisted += 1;
                 tracing::warn!("{}: {reason}; it is passed over", path.display());

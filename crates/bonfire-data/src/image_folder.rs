@@ -160,7 +160,10 @@ struct Lister<'a> {
 impl<'a> Lister<'a> {
     fn new(root: &'a Path, home: &'a Path, on_corrupt: OnCorrupt) -> Self {
         let (listing, problems) = (Listing::default(), Problems::default());
-        Self { root, home, on_corrupt, seen: HashMap::new(), listing, problems }
+        let mut seen = HashMap::new();
+        // A link from a class back to the folder of all classes is a loop, too.
+        seen.extend(identity(home).ok().map(|identity| (identity, home.to_owned())));
+        Self { root, home, on_corrupt, seen, listing, problems }
     }
 
     /// Adds the images of a class.
@@ -185,12 +188,9 @@ impl<'a> Lister<'a> {
 
     /// Adds the images in a folder and in the folders within.
     fn folder(&mut self, folder: &Path, label: u32) -> Result<(), DataError> {
-        let metadata = fs::metadata(folder)
-            .map_err(|source| DataError::Io { path: folder.to_owned(), source })?;
-        let identity = (metadata.dev(), metadata.ino());
-        if let Some(first) = self.seen.insert(identity, folder.to_owned()) {
-            let first = first.strip_prefix(self.root).unwrap_or(&first).display().to_string();
-            let problem = format!("a link to {first}, whose images would count twice; remove it");
+        if let Some(first) = self.seen.insert(identity(folder)?, folder.to_owned()) {
+            let problem =
+                format!("a link to {}, whose images would count twice; remove it", first.display());
             self.problem(folder, &problem);
             return Ok(());
         }
@@ -200,18 +200,26 @@ impl<'a> Lister<'a> {
             } else if is_image(&path) {
                 let name =
                     path.strip_prefix(self.home).unwrap_or(&path).to_string_lossy().into_owned();
-                if let Err(problem) = self.listing.add(path, name, label, self.on_corrupt) {
-                    self.problems.add(problem);
+                let added = self.listing.add(path.clone(), name, label, self.on_corrupt);
+                if let Err(problem) = added {
+                    self.problem(&path, &problem);
                 }
             }
         }
         Ok(())
     }
 
-    fn problem(&mut self, folder: &Path, problem: &str) {
-        let folder = folder.strip_prefix(self.root).unwrap_or(folder).display();
-        self.problems.add(format!("{folder}: {problem}"));
+    fn problem(&mut self, path: &Path, problem: &str) {
+        let path = path.strip_prefix(self.root).unwrap_or(path).display();
+        self.problems.add(format!("{path}: {problem}"));
     }
+}
+
+/// Device and number of a folder, which are the same on whatever way it is reached.
+fn identity(folder: &Path) -> Result<(u64, u64), DataError> {
+    let metadata =
+        fs::metadata(folder).map_err(|source| DataError::Io { path: folder.to_owned(), source })?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Whether a name ends as images do.

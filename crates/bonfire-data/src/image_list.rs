@@ -72,9 +72,10 @@ impl ImageFiles {
                     continue;
                 }
             };
-            let added = listing.add(folder.join(&path), path, label, options.on_corrupt);
+            let file = folder.join(&path);
+            let added = listing.add(file.clone(), path, label, options.on_corrupt);
             if let Err(problem) = added {
-                problems.add(format!("line {line}: {problem}"));
+                problems.add(format!("line {line}: {}: {problem}", file.display()));
             }
         }
         problems.check(list)?;

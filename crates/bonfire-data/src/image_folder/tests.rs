@@ -98,14 +98,17 @@ fn links_that_would_list_a_folder_twice_are_refused() {
     let folder = folder_with(&[("train/a/deep/1.png", SMALL), ("train/b/1.png", SMALL)]);
     let train = folder.path().join("train");
     symlink("..", train.join("a/deep/loop")).unwrap();
+    symlink("../..", train.join("a/deep/back")).unwrap();
     symlink("b", train.join("c")).unwrap();
     let error = refusal(folder.path());
-    let expected = "DIR: train/a/deep/loop: a link to train/a, whose images would count twice; \
-                    remove it; train/c: a link to train/b, whose images would count twice; remove it";
+    let expected = "DIR: train/a/deep/back: a link to DIR/train, whose images would count twice; remove it; \
+                    train/a/deep/loop: a link to DIR/train/a, whose images would count twice; remove it; \
+                    train/c: a link to DIR/train/b, whose images would count twice; remove it";
     assert_eq!(error, expected);
     // A link to a folder elsewhere is a folder like any other.
     let elsewhere = folder_with(&[("2.png", SMALL)]);
     fs::remove_file(train.join("a/deep/loop")).unwrap();
+    fs::remove_file(train.join("a/deep/back")).unwrap();
     fs::remove_file(train.join("c")).unwrap();
     symlink(elsewhere.path(), train.join("c")).unwrap();
     assert_eq!(open(folder.path(), Split::Train).unwrap().len(), 3);
