@@ -162,23 +162,20 @@ pub(super) fn remove_pointer(folder: &Path, pointer: &str) -> Result<(), Checkpo
 /// # Errors
 /// [`CheckpointError::Io`] where the folder cannot be read.
 pub(super) fn newest_first(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    let mut found: Vec<(Option<(u64, u64)>, String, PathBuf)> = named(folder)?
-        .into_iter()
-        .map(|path| {
-            let manifest = Manifest::read(&path).ok();
-            let place = manifest.map(|manifest| (manifest.serial, manifest.step));
-            (place, file_name(&path), path)
-        })
-        .collect();
-    found.sort();
+    let mut found = named(folder)?;
+    found.sort_by_cached_key(|path| {
+        let manifest = Manifest::read(path).ok();
+        (manifest.map(|manifest| (manifest.serial, manifest.step)), file_name(path))
+    });
     // A damaged one stands before the newest sound one of a lower step, so that it is met and told.
-    let (damaged, mut sorted): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|(place, ..)| place.is_none());
-    for entry in damaged {
-        let before = sorted.iter().rposition(|(place, name, _)| place.is_some() && *name < entry.1);
-        sorted.insert(before.map_or(0, |place| place + 1), entry);
+    let (mut sorted, damaged): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|path| Manifest::read(path).is_ok());
+    for path in damaged {
+        let before = sorted.iter().rposition(|sound| *sound < path);
+        sorted.insert(before.map_or(0, |place| place + 1), path);
     }
-    Ok(sorted.into_iter().rev().map(|(.., path)| path).collect())
+    sorted.reverse();
+    Ok(sorted)
 }
 
 /// The place of the next checkpoint among those that were saved.
@@ -203,6 +200,6 @@ pub(super) fn remove_old(
 pub(super) fn remove_oldest(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
     let best = pointed(folder, BEST);
     let newest = newest_first(folder)?;
-    let old = newest.into_iter().skip(1).filter(|path| best.as_ref() != Some(path)).next_back();
+    let old = newest.into_iter().skip(1).rfind(|path| best.as_ref() != Some(path));
     old.map(|path| remove_folder(&path).map(|()| path)).transpose()
 }
