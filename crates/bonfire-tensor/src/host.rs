@@ -65,16 +65,40 @@ pub fn burn_type(dtype: WireType) -> DType {
 
 /// Moves a tensor to flat host memory, in row-major order.
 ///
-/// No copy is made when the tensor is the only owner of CPU memory of exactly its size.
+/// No copy is made when the tensor is the only owner of CPU memory of exactly its size, and one of a
+/// piece of shared CPU memory.
 ///
 /// # Errors
 /// [`TensorError::UnsupportedDType`], or [`TensorError::Read`] when the device fails.
 pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<HostBuffer, TensorError> {
-    let data = tensor
-        .without_autodiff()
-        .try_into_data()
-        .map_err(|error| TensorError::Read { reason: format!("{error:?}") })?;
-    data_to_host(data)
+    dispatch_to_host(tensor.without_autodiff().into_dispatch())
+}
+
+fn flex_to_host(primitive: FloatTensor<Flex>) -> Result<HostBuffer, TensorError> {
+    let starts = primitive.layout().start_offset() == 0;
+    let whole = starts
+        && primitive.layout().num_elements() * primitive.dtype().size() == primitive.bytes().len();
+    match if whole && primitive.is_unique() { None } else { copy_of_piece(&primitive) } {
+        Some(copy) => Ok(copy),
+        None => data_to_host(primitive.into_data()),
+    }
+}
+
+/// Copies a tensor whose elements lie side by side.
+fn copy_of_piece(primitive: &FloatTensor<Flex>) -> Option<HostBuffer> {
+    fn copy<E: HostFloat>(primitive: &FloatTensor<Flex>) -> Option<HostBuffer>
+    where
+        HostBuffer: From<Vec<E>>,
+    {
+        primitive.as_slice::<E>().map(|values| HostBuffer::from(values.to_vec()))
+    }
+    match primitive.dtype() {
+        DType::F32 => copy::<f32>(primitive),
+        DType::F64 => copy::<f64>(primitive),
+        DType::F16 => copy::<half::f16>(primitive),
+        DType::BF16 => copy::<half::bf16>(primitive),
+        _ => None,
+    }
 }
 
 /// Moves Burn's host data into a buffer.
@@ -241,12 +265,14 @@ pub(crate) fn owns_memory(tensor: &DispatchTensor) -> bool {
 /// [`owns_memory`].
 pub(crate) fn dispatch_to_host(tensor: DispatchTensor) -> Result<HostBuffer, TensorError> {
     match tensor.kind {
-        DispatchTensorKind::Flex(BackendTensor::Float(primitive)) => {
-            data_to_host(primitive.into_data())
-        }
+        DispatchTensorKind::Flex(BackendTensor::Float(primitive)) => flex_to_host(primitive),
         kind => {
             let tensor = DispatchTensor { kind, autodiff: tensor.autodiff };
-            to_host(Tensor::<1>::from_dispatch(tensor))
+            let data = Tensor::<1>::from_dispatch(tensor)
+                .without_autodiff()
+                .try_into_data()
+                .map_err(|error| TensorError::Read { reason: format!("{error:?}") })?;
+            data_to_host(data)
         }
     }
 }
@@ -383,6 +409,8 @@ mod tests {
         for case in cases {
             let expected = case.clone().try_into_vec_as::<f32>().unwrap();
             let mut output = vec![-1.0f32; expected.len()];
+            let read = to_host(case.clone()).unwrap();
+            assert_eq!(read.as_slice::<f32>().unwrap(), expected);
             copy_to(case.clone(), &mut output).unwrap();
             assert_eq!(output, expected);
             write_dispatch(case.into_dispatch(), &mut output, true).unwrap();
