@@ -19,7 +19,7 @@ fn a_few_epochs_of_mnist5k_reach_the_accuracy_that_is_expected() {
 /// 64 images a rank, at a rate in proportion to all of them; `cargo xtask soak mnist` trains it.
 #[test]
 fn the_rate_of_mnist_grows_with_the_ranks() {
-    for (ranks, steps, rate) in [(1, 630, "0.03"), (2, 320, "0.06")] {
+    for (ranks, steps, rate) in [(1, 630, "0.06"), (2, 320, "0.12")] {
         let ended = recipe(&repository().join("configs/mnist.toml"))
             .ranks(ranks)
             .set(&["data.path=data/mnist5k"])

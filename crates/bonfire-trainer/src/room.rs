@@ -70,6 +70,6 @@ mod tests {
         check(folder.path(), 3, 1).unwrap();
         let error = check(folder.path(), 3, u64::MAX).unwrap_err().to_string();
         let named = error.contains(&folder.path().display().to_string());
-        assert!(named && error.contains("MiB free"), "{error}");
+        assert!(named && error.contains("MiB for checkpoints"), "{error}");
     }
 }
