@@ -1,4 +1,5 @@
 use crate::CliError;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +13,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// Keeps other runs out of a run's folder; the system lets go of it when this process ends, however it
 /// does.
 pub(crate) struct RunLock {
-    _file: Flock<File>,
+    /// `None` where the file system has no locks.
+    _file: Option<Flock<File>>,
 }
 
 impl RunLock {
@@ -33,9 +35,16 @@ impl RunLock {
             let file = options.map_err(failed("opening"))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(mut lock) => {
-                    lock.set_len(0).map_err(failed("writing"))?;
-                    write!(lock, "{}", std::process::id()).map_err(failed("writing"))?;
-                    return Ok(Self { _file: lock });
+                    // Who it is is told for convenience: a full disk does not keep a run from going on.
+                    drop(lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())));
+                    return Ok(Self { _file: Some(lock) });
+                }
+                Err((_, reason)) if reason != Errno::EWOULDBLOCK => {
+                    tracing::warn!(
+                        "\"{}\" cannot be locked ({reason}): see to it that one run at a time trains there",
+                        path.display()
+                    );
+                    return Ok(Self { _file: None });
                 }
                 Err((mut file, _)) if start.elapsed() > PATIENCE => {
                     let mut owner = String::new();
