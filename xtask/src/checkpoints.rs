@@ -2,7 +2,7 @@
 
 use crate::bonfire::Train;
 use crate::cargo::{build_release, command, output, root};
-use crate::train_loop::number;
+use crate::train_loop::{median, number};
 use crate::{Result, record};
 use serde_json::Value;
 
@@ -67,9 +67,9 @@ fn seconds_to_first_step(program: &std::path::Path) -> Result<f64> {
 fn report(rounds: &[(Value, f64)]) -> Result<String> {
     let of = |key: &str| -> Result<f64> {
         let values = rounds.iter().map(|(figures, _)| number(figures, key));
-        Ok(median(values.collect::<Result<Vec<f64>>>()?))
+        Ok(median(&values.collect::<Result<Vec<f64>>>()?))
     };
-    let seconds = median(rounds.iter().map(|(_, seconds)| *seconds).collect());
+    let seconds = median(&rounds.iter().map(|(_, seconds)| *seconds).collect::<Vec<_>>());
     let (added, copy) = (of("added_ms")?, of("copy_ms")?);
     let verdict = |reached: bool| if reached { "reached" } else { "MISSED" };
     Ok(format!(
@@ -90,9 +90,4 @@ fn report(rounds: &[(Value, f64)]) -> Result<String> {
         of("write_ms")?,
         verdict(seconds <= SECONDS_TO_FIRST_STEP),
     ))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

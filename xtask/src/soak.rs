@@ -6,6 +6,7 @@ mod digits;
 mod hooks;
 mod kill_collectives;
 mod kill_resume;
+mod random;
 mod rss;
 mod vision;
 mod zero_memory;

@@ -1,5 +1,5 @@
 use crate::config::OnError;
-use crate::whole_file::write_whole;
+use crate::whole_file::{appending, write_whole};
 use crate::{Callback, FitStart, Metrics, Report, TrainError};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl MetricsFile {
             .lines()
             .next()
             .map(|head| head.split(',').skip(5).map(str::to_string).collect());
-        let writer = appending(&path)?;
+        let writer = open_rows(&path)?;
         let (learning_rate, images_per_s) = (0.0, 0.0);
         Ok(Self { path, writer, names, learning_rate, images_per_s, validated: None, on_error })
     }
@@ -88,7 +88,7 @@ impl MetricsFile {
         let rows = text.lines().skip(1).map(|line| format!("{line}{}\n", ",".repeat(more)));
         let text = format!("{}\n{}", head(names).join(","), rows.collect::<String>());
         write_whole(&self.path, text.as_bytes()).map_err(TrainError::io("writing", &self.path))?;
-        self.writer = appending(&self.path)?;
+        self.writer = open_rows(&self.path)?;
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Callback for MetricsFile {
     fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
         let step = |line: &str| line.split(',').nth(2).and_then(|step| step.parse::<u64>().ok());
         keep_lines(&self.path, |line| step(line).is_none_or(|step| step <= fit.first_step))?;
-        self.writer = appending(&self.path)?;
+        self.writer = open_rows(&self.path)?;
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let valid = text.lines().filter(|line| line.starts_with("valid"));
         self.validated = valid.filter_map(step).max();
@@ -159,9 +159,7 @@ pub(crate) fn keep_lines(path: &Path, keep: impl Fn(&str) -> bool) -> Result<(),
 }
 
 /// Opens a file for rows behind those there are.
-fn appending(path: &Path) -> Result<csv::Writer<File>, TrainError> {
-    let file = File::options().create(true).append(true).open(path);
-    let file = file.map_err(TrainError::io("opening", path))?;
+fn open_rows(path: &Path) -> Result<csv::Writer<File>, TrainError> {
     // Figures may be added while the run goes on.
-    Ok(csv::WriterBuilder::new().flexible(true).from_writer(file))
+    Ok(csv::WriterBuilder::new().flexible(true).from_writer(appending(path)?))
 }

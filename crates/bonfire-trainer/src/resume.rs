@@ -63,12 +63,6 @@ impl<M: Learnable> Run<'_, M> {
         self.load(checkpoint)?;
         self.position.stretch(length);
         self.prepare_folder()?;
-        let step = self.position.step;
-        rank_zero_tells(&self.control, || {
-            let folder = config.checkpoint_folder.as_deref();
-            folder.map_or(Ok(()), |folder| checkpoint::forget_best_after(folder, step))?;
-            Ok(Vec::new())
-        })?;
         self.saved = Some(self.position);
         tracing::info!(step = self.position.step, epoch = self.position.epoch, "resumed");
         Ok(())

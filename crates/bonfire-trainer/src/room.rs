@@ -1,7 +1,7 @@
 //! Room on the disk for checkpoints.
 
 use crate::TrainError;
-use crate::checkpoint::{occupied, tidy};
+use crate::checkpoint::{forget_best_after, occupied, tidy};
 use crate::config::OptimizerPlan;
 use crate::learnable::Learnable;
 use crate::run::Run;
@@ -13,8 +13,8 @@ use std::path::Path;
 const FEWEST: u64 = 3;
 
 impl<M: Learnable> Run<'_, M> {
-    /// Makes the folder of checkpoints, clears it of what interrupted saves have left, and refuses to
-    /// begin where those that are kept, and one more that is being written, have no room. Checkpoints
+    /// Makes the folder of checkpoints, clears it of what interrupted saves have left and of a best one
+    /// that this run has not come to, and refuses to begin where those that are kept, and one more that is being written, have no room. Checkpoints
     /// that are there count as room: they go when others come. Averages and other state of callbacks
     /// are not counted.
     ///
@@ -26,6 +26,7 @@ impl<M: Learnable> Run<'_, M> {
             let made = std::fs::create_dir_all(folder);
             made.map_err(TrainError::io("creating", folder))?;
             tidy(folder)?;
+            forget_best_after(folder, self.position.step)?;
             let specs = self.parallel.specs().iter();
             let sizes = specs.map(|spec| (spec.num_elements() * spec.dtype.size_bytes()) as u64);
             let model: u64 = sizes.sum();

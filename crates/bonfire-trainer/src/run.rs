@@ -59,6 +59,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     pub(crate) settled: Option<Settled>,
     /// Where the run stood when it last saved.
     pub(crate) saved: Option<Position>,
+    /// Whether that was a best one.
+    pub(crate) saved_as_best: bool,
     /// Whether rank 0's clock has asked for a checkpoint after the step at hand.
     pub(crate) save_now: bool,
     pub(crate) last_save: Instant,

@@ -1,8 +1,9 @@
 use crate::metrics_file::keep_lines;
+use crate::whole_file::appending;
 use crate::{BatchStart, Callback, FitStart, TrainError};
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Writes down which samples a rank has had in each step: `epoch,step,indices`, a line a micro-batch, the
 /// step counted from 1, the indices in the data set separated by spaces.
@@ -19,11 +20,6 @@ impl SampleLog {
         let file = appending(&path)?;
         Ok(Self { path, file })
     }
-}
-
-fn appending(path: &Path) -> Result<File, TrainError> {
-    let file = File::options().create(true).append(true).open(path);
-    file.map_err(TrainError::io("opening", path))
 }
 
 impl Callback for SampleLog {

@@ -93,6 +93,7 @@ impl<M: Learnable> Run<'_, M> {
             self.best = self.best_before.clone();
         }
         self.saved = Some(self.position);
+        self.saved_as_best = best;
         Ok(())
     }
 
@@ -109,7 +110,7 @@ impl<M: Learnable> Run<'_, M> {
         self.save_checkpoint(false)?;
         if self.await_checkpoint(false)?.is_none() && self.config.checkpoint_folder.is_some() {
             self.saved = None;
-            self.save_checkpoint(false)?;
+            self.save_checkpoint(self.saved_as_best)?;
         }
         let wanted = self.stopped || self.config.checkpoint.on_error == OnError::Stop;
         Ok(self.await_checkpoint(wanted)?.flatten())

@@ -255,6 +255,7 @@ impl Trainer {
             stopped_early: false,
             settled: None,
             saved: None,
+            saved_as_best: false,
             save_now: false,
             last_save: Instant::now(),
             writer: Writer::default(),

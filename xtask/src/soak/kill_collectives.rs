@@ -3,6 +3,7 @@
 
 mod round;
 
+use super::random::Random;
 use crate::cargo::build_example;
 use crate::{Result, record};
 use round::{Draw, Outcome, WIRINGS};
@@ -24,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let seed = args.seed.unwrap_or(now.as_nanos() as u64);
     println!("seed {seed}");
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let mut outcomes = Vec::with_capacity(args.rounds);
     for number in 1..=args.rounds {
         let draw = Draw::new(&mut random);
@@ -84,21 +85,4 @@ fn report(seed: u64, outcomes: &[(Draw, Outcome)]) -> String {
         text.push_str(&format!("\nFAILED: {draw}: {}\n", outcome.failures.join("; ")));
     }
     text
-}
-
-/// The generator xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `bound`.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 11) as usize % bound
-    }
 }

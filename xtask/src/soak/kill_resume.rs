@@ -3,6 +3,7 @@
 
 mod samples;
 
+use super::random::Random;
 use crate::cargo::{build_release, command, output, root};
 use crate::{Result, record};
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let seed = args.seed.unwrap_or(now.as_nanos() as u64);
     println!("seed {seed}");
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let folder = tempfile::tempdir()?;
 
     let whole = Run { program: &program, out: folder.path().join("whole") };
@@ -298,17 +299,4 @@ fn report(
         false => failures.iter().for_each(|failure| text.push_str(&format!("\nFAILED: {failure}\n"))),
     }
     text
-}
-
-/// The generator xorshift64*.
-struct Random(u64);
-
-impl Random {
-    /// A number below `bound`.
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as usize % bound.max(1)
-    }
 }

@@ -1,8 +1,8 @@
 //! One world and the end of one of its ranks.
 
-use super::Random;
 use crate::Result;
 use crate::cargo::command;
+use crate::soak::random::Random;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{BufRead, BufReader};
