@@ -1,12 +1,9 @@
 //! Memory that a collective owns while it runs.
 
-use std::any::Any;
-use std::fmt;
-
 use half::{bf16, f16};
 
 use crate::engine::MemoryKind;
-use crate::{CommError, DType, Element, Result};
+use crate::{CommError, DType, DeviceBuffer, Element, Result};
 
 /// Owned, typed host memory: a `Vec<T>` moved in without a copy and out again without a copy.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,34 +135,6 @@ impl<T: Element> From<Vec<T>> for HostBuffer {
     }
 }
 
-/// Memory of a device, named by its address. Only an engine for that device may touch it.
-pub struct DeviceBuffer {
-    /// Device address of the first element.
-    pub pointer: u64,
-    /// Size in bytes.
-    pub bytes: usize,
-    /// Raw handle of the stream on which the contents were produced.
-    pub stream: u64,
-    /// Type of the elements.
-    pub dtype: DType,
-    /// Number of elements.
-    pub len: usize,
-    /// Whatever must live until the collective has finished with the memory.
-    pub keep_alive: Option<Box<dyn Any + Send>>,
-}
-
-impl fmt::Debug for DeviceBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceBuffer")
-            .field("pointer", &format_args!("{:#x}", self.pointer))
-            .field("bytes", &self.bytes)
-            .field("stream", &self.stream)
-            .field("dtype", &self.dtype)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Memory handed to an asynchronous collective and handed back by [`Work::wait`](crate::Work).
 ///
 /// It is owned, never borrowed: no slice that the caller can still see is written from another
@@ -183,7 +152,7 @@ impl Buffer {
     pub fn dtype(&self) -> DType {
         match self {
             Self::Host(host) => host.dtype(),
-            Self::Device(device) => device.dtype,
+            Self::Device(device) => device.dtype(),
         }
     }
 
@@ -191,7 +160,7 @@ impl Buffer {
     pub fn len(&self) -> usize {
         match self {
             Self::Host(host) => host.len(),
-            Self::Device(device) => device.len,
+            Self::Device(device) => device.len(),
         }
     }
 

@@ -157,6 +157,28 @@ pub enum CommError {
         /// Where it would have to be.
         expected: MemoryKind,
     },
+    /// Happens when a device fails beside a collective.
+    #[error("the device could not {what}: {detail}")]
+    Device {
+        /// What it was to do.
+        what: String,
+        /// What it said.
+        detail: String,
+    },
+    /// Happens when the library that moves bytes between devices fails.
+    #[error("group {group:?}: rank {rank}: {library} failed in {operation}: {detail}")]
+    Library {
+        /// Group of the operation.
+        group: String,
+        /// This rank, in the group.
+        rank: usize,
+        /// Name of the library.
+        library: &'static str,
+        /// The call that failed, with its sequence number.
+        operation: String,
+        /// What the library said.
+        detail: String,
+    },
     /// Happens when an engine cannot do what was asked.
     #[error("engine {engine:?} does not support {what}; choose another engine")]
     Unsupported {

@@ -131,6 +131,11 @@ impl Header {
         self.kind != POINT_TO_POINT
     }
 
+    /// Whether both are of the same group.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.group == other.group
+    }
+
     /// Whether both are collectives with the same sequence number.
     pub(crate) fn is_at(&self, other: &Self) -> bool {
         self.is_collective() && other.is_collective() && self.sequence == other.sequence

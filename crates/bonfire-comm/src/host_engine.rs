@@ -18,8 +18,9 @@ use crate::collectives::{Collective, Halt, Turns};
 use crate::failure::{Failure, FailureKind};
 use crate::flow::Scratch;
 use crate::header::Header;
+use crate::late::Late;
 use crate::links::{Connector, Links};
-use crate::membership::{Entered, LATCH_PERIOD, Membership, Progress};
+use crate::membership::{Entered, LATCH_PERIOD, Membership};
 use crate::sync::lock;
 use crate::topology::Topology;
 use crate::tuning::{self, Tuning};
@@ -33,8 +34,6 @@ use crate::{
 const QUEUE: usize = 64;
 /// Earlier calls that are remembered, to tell where two ranks parted.
 const HISTORY: usize = 256;
-/// Time for other ranks to notice the same deadline before the missing ones are named.
-const TIMEOUT_GRACE: Duration = Duration::from_millis(300);
 
 /// The engine of one rank in one group.
 pub(crate) struct HostEngine {
@@ -197,6 +196,34 @@ impl HostEngine {
         Ok(Self { lane: Arc::new(lane), entrance: Mutex::default(), worker: Mutex::new(None) })
     }
 
+    /// As [`Engine::sub_group`], by its own type.
+    pub(crate) fn sub_engine(&self, spec: SubGroup<'_>) -> Result<Self> {
+        self.lane.check("creation of a group")?;
+        let lane = &self.lane;
+        let same = spec.members.iter().copied().eq(0..lane.members.len());
+        let plan = Plan {
+            identity: spec.identity,
+            members: spec.members.iter().map(|&rank| lane.members[rank]).collect(),
+            timeout: spec.timeout,
+            algorithm: spec.algorithm.unwrap_or(lane.algorithm),
+            // Only a group that chooses for itself has measured.
+            tuning: (same && lane.algorithm == Algorithm::Auto).then(|| lock(&lane.core).tuning),
+        };
+        let engine = Self::connect(plan, lane.connector.clone(), lane.membership.clone())
+            .map_err(|error| lane.publish(error))?;
+        Ok(engine)
+    }
+
+    /// What this rank knows of its session.
+    pub(crate) fn membership(&self) -> &Arc<dyn Membership> {
+        &self.lane.membership
+    }
+
+    /// World rank of each rank of the group.
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.lane.members
+    }
+
     fn take_ticket(&self) -> u64 {
         let mut entrance = lock(&self.entrance);
         entrance.next_ticket += 1;
@@ -299,20 +326,7 @@ impl Engine for HostEngine {
     }
 
     fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>> {
-        self.lane.check("creation of a group")?;
-        let lane = &self.lane;
-        let same = spec.members.iter().copied().eq(0..lane.members.len());
-        let plan = Plan {
-            identity: spec.identity,
-            members: spec.members.iter().map(|&rank| lane.members[rank]).collect(),
-            timeout: spec.timeout,
-            algorithm: spec.algorithm.unwrap_or(lane.algorithm),
-            // Only a group that chooses for itself has measured.
-            tuning: (same && lane.algorithm == Algorithm::Auto).then(|| lock(&lane.core).tuning),
-        };
-        let engine = Self::connect(plan, lane.connector.clone(), lane.membership.clone())
-            .map_err(|error| lane.publish(error))?;
-        Ok(Arc::new(engine))
+        Ok(Arc::new(self.sub_engine(spec)?))
     }
 
     fn abort(&self, reason: &str) {
@@ -545,33 +559,20 @@ impl Lane {
         }
     }
 
-    /// Finds out which ranks do not answer, have not entered a collective, or are in another.
     fn explain_timeout(&self, core: &Core, header: &Header, peers: &[usize]) -> CommError {
-        std::thread::sleep(TIMEOUT_GRACE);
-        let progress = self.membership.progress(&self.identity, &self.members);
-        if let Some(failure) = self.membership.failure() {
-            return failure.heard_in(self.membership.rank(), header);
-        }
-        let progress = match progress {
-            Ok(progress) => progress,
-            Err(reason) => return self.timeout(header, core.timeout, reason),
-        };
-        for (peer, answer) in progress.iter().enumerate() {
-            if let Progress::Entered(Some(remote)) = answer
-                && let Some(calls) = core.counterpart(remote, header).parting(remote)
-            {
-                return self.mismatch(peer, calls);
-            }
-        }
-        let silent = self.ranks_where(|rank| progress[rank] == Progress::Silent);
-        let is_late = |rank: usize| header.is_collective() && progress[rank].is_before(header);
-        let late = self.ranks_where(is_late);
-        let missing = describe_missing(&late, &silent, peers, header.is_collective());
-        self.timeout(header, core.timeout, missing)
+        let counterpart = |remote: &Header| *core.counterpart(remote, header);
+        self.late(core.timeout).explain(header, peers, counterpart)
     }
 
-    fn ranks_where(&self, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
-        (0..self.members.len()).filter(|rank| *rank != self.rank && wanted(*rank)).collect()
+    fn late(&self, timeout: Duration) -> Late<'_> {
+        Late {
+            membership: self.membership.as_ref(),
+            identity: &self.identity,
+            key: &self.identity,
+            rank: self.rank,
+            members: &self.members,
+            timeout,
+        }
     }
 
     fn mismatch(&self, peer: usize, (local, remote): (String, String)) -> CommError {
@@ -579,17 +580,7 @@ impl Lane {
     }
 
     fn timeout(&self, call: impl fmt::Display, timeout: Duration, missing: String) -> CommError {
-        let operation = call.to_string();
-        tracing::error!(
-            group = %self.identity, rank = self.rank, call = operation, missing, "timed out"
-        );
-        CommError::Timeout {
-            group: self.identity.clone(),
-            rank: self.rank,
-            operation,
-            timeout,
-            missing,
-        }
+        self.late(timeout).error(call, missing)
     }
 
     /// Tells every rank of the error, unless they know the session's failure already.
@@ -598,25 +589,6 @@ impl Lane {
             self.membership.fail(Failure::of(self.membership.rank(), &error));
         }
         error
-    }
-}
-
-/// Names the ranks that have not entered a collective or do not answer; else the `peers` that are
-/// waited for.
-fn describe_missing(late: &[usize], silent: &[usize], peers: &[usize], collective: bool) -> String {
-    match (late.is_empty(), silent.is_empty()) {
-        (true, true) if collective => format!(
-            "all ranks have entered it, but nothing comes from or gets to rank(s) {peers:?}: the \
-             network or the ranks are slow"
-        ),
-        (true, true) => format!("rank(s) {peers:?} did not take part"),
-        (false, true) => format!("rank(s) {late:?} have not entered it"),
-        (true, false) => format!("rank(s) {silent:?} do not answer (stopped or unreachable)"),
-        (false, false) => {
-            let silent = format!("rank(s) {silent:?} do not answer (stopped or unreachable)");
-            // They may wait for the silent ones.
-            format!("{silent}, {late:?} have not entered it")
-        }
     }
 }
 

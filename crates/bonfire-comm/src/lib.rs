@@ -32,6 +32,12 @@ mod buffer;
 mod collectives;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+#[cfg_attr(
+    not(any(test, feature = "cuda", feature = "testing")),
+    allow(dead_code, reason = "needs a library")
+)]
+mod device;
+mod device_buffer;
 mod dtype;
 mod engine;
 mod env;
@@ -47,6 +53,7 @@ mod group;
 mod header;
 mod host_engine;
 mod init;
+mod late;
 mod links;
 pub mod local;
 mod membership;
@@ -69,7 +76,9 @@ mod wire;
 mod work;
 
 pub use algorithm::{Algorithm, EngineKind, Transport};
-pub use buffer::{Buffer, DeviceBuffer, HostBuffer};
+pub use buffer::{Buffer, HostBuffer};
+pub use device::Fence;
+pub use device_buffer::{DeviceBuffer, DeviceEvent, Placement, Placer};
 pub use dtype::{DType, Element};
 pub use engine::{
     Call, Capabilities, Engine, HostView, MemoryKind, Operation, OperationKind, SubGroup, Transfer,

@@ -32,10 +32,25 @@ pub fn spawn_with_timeout<T: Send>(
     timeout: Duration,
     f: impl Fn(ProcessGroup) -> T + Send + Sync,
 ) -> Vec<T> {
+    let wrap = |engine| Ok(ProcessGroup::from_engine(Arc::new(engine), "world", timeout));
+    spawn_over(world_size, timeout, wrap, f)
+}
+
+/// As [`spawn_with_timeout`], where `wrap` makes the group of each rank.
+///
+/// # Panics
+/// As [`spawn`].
+pub(crate) fn spawn_over<T: Send>(
+    world_size: usize,
+    timeout: Duration,
+    wrap: impl Fn(HostEngine) -> Result<ProcessGroup> + Send + Sync,
+    f: impl Fn(ProcessGroup) -> T + Send + Sync,
+) -> Vec<T> {
     let board = Board::new(world_size);
     let connector = LocalConnector::new(world_size);
     let run = |rank: usize| {
-        let group = match join(rank, world_size, timeout, board.clone(), connector.clone()) {
+        let engine = join(rank, world_size, timeout, board.clone(), connector.clone());
+        let group = match engine.and_then(&wrap) {
             Ok(group) => group,
             Err(error) => return Ok(Err(error)),
         };
@@ -76,13 +91,12 @@ fn join(
     timeout: Duration,
     board: Arc<Board>,
     connector: Arc<LocalConnector>,
-) -> Result<ProcessGroup> {
+) -> Result<HostEngine> {
     let membership = Arc::new(LocalMembership::new(rank, board));
     let members = (0..world_size).collect();
     let algorithm = Algorithm::Auto;
     let plan = Plan { identity: "world", members, timeout, algorithm, tuning: None };
-    let engine = HostEngine::connect(plan, connector, membership)?;
-    Ok(ProcessGroup::from_engine(Arc::new(engine), "world", timeout))
+    HostEngine::connect(plan, connector, membership)
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use crate::membership::Membership;
-use crate::{Buffer, CommError, Result};
+use crate::{Buffer, CommError, Fence, Result};
 
 /// What an engine hands out for a started operation.
 pub trait WorkHandle: Send {
@@ -17,11 +17,11 @@ pub trait WorkHandle: Send {
     /// Those of the operation.
     fn wait(self: Box<Self>) -> Result<Buffer>;
 
-    /// Orders a device stream behind the operation; see [`Work::wait_on`].
+    /// Returns what a device's stream can wait for; see [`Work::fence`].
     ///
     /// # Errors
-    /// For engines without streams.
-    fn wait_on(&self, stream: u64) -> Result<()>;
+    /// For operations on host memory.
+    fn fence(&self) -> Result<Fence>;
 
     /// Tells whether [`WorkHandle::wait`] would return at once.
     fn is_done(&self) -> bool;
@@ -54,13 +54,13 @@ impl Work {
         self.handle.wait()
     }
 
-    /// Makes a device stream wait for the operation, without blocking the host. The buffer's
-    /// contents may be used by work submitted to that stream afterwards.
+    /// Returns what a device's stream has to wait for before it uses the buffer's contents, so that
+    /// no host thread waits for a device. The work may be dropped then.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`] for engines on host memory.
-    pub fn wait_on(&self, stream: u64) -> Result<()> {
-        self.handle.wait_on(stream)
+    /// [`CommError::Unsupported`] for operations on host memory.
+    pub fn fence(&self) -> Result<Fence> {
+        self.handle.fence()
     }
 
     /// Tells whether [`Work::wait`] would return at once.
@@ -106,7 +106,7 @@ impl WorkHandle for HostWork {
         }
     }
 
-    fn wait_on(&self, _stream: u64) -> Result<()> {
+    fn fence(&self) -> Result<Fence> {
         Err(CommError::Unsupported { engine: self.engine, what: "device streams".into() })
     }
 

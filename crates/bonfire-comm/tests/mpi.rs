@@ -259,7 +259,7 @@ fn blocking_and_started_calls_keep_their_order() {
     group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     assert_eq!(data, [2; 11]);
     for (i, work) in work.into_iter().enumerate() {
-        assert!(work.is_done() && work.wait_on(1).is_err());
+        assert!(work.is_done() && work.fence().is_err());
         assert_eq!(work.wait().unwrap().into_vec::<f32>().unwrap()[2], 2.0 * i as f32);
     }
     assert!(group.bytes_sent() > 0);

@@ -99,6 +99,9 @@ pub struct Entry {
     pub started: Option<u64>,
     /// When it ended.
     pub finished: Option<u64>,
+    /// Nanoseconds that a device took for it, by the device's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_device: Option<u64>,
     /// Why it failed.
     pub error: Option<String>,
 }

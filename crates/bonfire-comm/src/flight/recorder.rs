@@ -1,10 +1,11 @@
 //! The recorder of a rank and the handle of an entry.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::dump::write;
 use super::ring::{Asked, Group, GroupKey, Ring, Slot};
@@ -49,6 +50,15 @@ impl Recorder {
     /// Makes an empty recorder. It dumps at the first failure if [`FOLDER_VARIABLE`] is set.
     pub fn new(rank: usize, world_size: usize) -> Self {
         let folder = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+        Self::with_folder(rank, world_size, folder)
+    }
+
+    /// Makes a recorder of what is nobody's to read: it never dumps.
+    pub(crate) fn apart(rank: usize, world_size: usize) -> Self {
+        Self::with_folder(rank, world_size, None)
+    }
+
+    fn with_folder(rank: usize, world_size: usize, folder: Option<OsString>) -> Self {
         let (run_id, restart) = run_of_this_process();
         Self {
             rank,
@@ -115,6 +125,7 @@ impl Recorder {
             created: wall(slot.asked.created),
             started: slot.started.map(wall),
             finished: slot.finished.map(wall),
+            on_device: slot.on_device,
             error: slot.error.as_deref().map(str::to_owned),
         };
         Dump {
@@ -213,6 +224,12 @@ impl Record {
     pub fn started(&self, sequence: u64) {
         let now = self.recorder.now();
         lock(&self.recorder.ring).start(self.id, sequence, now);
+    }
+
+    /// Notes how long the operation took on its device.
+    pub fn on_device(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        lock(&self.recorder.ring).on_device(self.id, nanoseconds);
     }
 
     /// Notes the end of the operation; the first call counts. The first failure of the rank

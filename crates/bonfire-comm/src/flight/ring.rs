@@ -44,6 +44,8 @@ pub(super) struct Slot {
     pub(super) sequence: Option<u64>,
     pub(super) started: Option<u64>,
     pub(super) finished: Option<u64>,
+    /// Nanoseconds that it took on a device.
+    pub(super) on_device: Option<u64>,
     pub(super) error: Option<Box<str>>,
 }
 
@@ -79,10 +81,19 @@ impl Ring {
             slot.sequence = None;
             slot.started = None;
             slot.finished = None;
+            slot.on_device = None;
             slot.error = None;
         } else {
-            let (state, sequence, started, finished) = (State::Created, None, None, None);
-            self.slots.push(Slot { id, asked, state, sequence, started, finished, error: None });
+            self.slots.push(Slot {
+                id,
+                asked,
+                state: State::Created,
+                sequence: None,
+                started: None,
+                finished: None,
+                on_device: None,
+                error: None,
+            });
         }
         id
     }
@@ -102,6 +113,13 @@ impl Ring {
             && let Some(group) = self.groups.get_mut(slot.asked.group.0)
         {
             group.entered = group.entered.max(sequence + 1);
+        }
+    }
+
+    /// Notes the time on a device of entry `id`, unless the entry is gone.
+    pub(super) fn on_device(&mut self, id: u64, nanoseconds: u64) {
+        if let Some(slot) = slot(&mut self.slots, id) {
+            slot.on_device = Some(nanoseconds);
         }
     }
 

@@ -14,8 +14,8 @@ use crate::failure::{Failure, FailureKind};
 use crate::group::deadline_after;
 use crate::work::WorkHandle;
 use crate::{
-    Algorithm, Buffer, Call, Capabilities, CommError, Engine, HostView, MemoryKind, Operation,
-    Result, SubGroup, Transfer, Work,
+    Algorithm, Buffer, Call, Capabilities, CommError, Engine, Fence, HostView, MemoryKind,
+    Operation, Result, SubGroup, Transfer, Work,
 };
 
 pub(super) const NAME: &str = "mpi";
@@ -256,7 +256,7 @@ impl WorkHandle for Ticket {
         }
     }
 
-    fn wait_on(&self, _stream: u64) -> Result<()> {
+    fn fence(&self) -> Result<Fence> {
         Err(CommError::Unsupported { engine: NAME, what: "device streams".into() })
     }
 

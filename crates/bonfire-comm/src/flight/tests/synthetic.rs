@@ -53,6 +53,7 @@ impl Dump {
             created,
             started: sequence.map(|_| created),
             finished: matches!(state, State::Finished | State::Failed).then_some(created + MS),
+            on_device: None,
             error: (state == State::Failed).then(|| "it broke".into()),
         });
         self.entries.last_mut().unwrap()

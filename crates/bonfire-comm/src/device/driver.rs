@@ -1,0 +1,411 @@
+//! The device thread: the only one that calls the library.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Select, Sender};
+
+use super::conductor::Conductor;
+use super::lane::{Job, Lane, Numbers, settle};
+use super::library::{Library, Progress, Seat};
+use crate::failure::Failure;
+use crate::header::Header;
+use crate::host_engine::HostEngine;
+use crate::late::Late;
+use crate::membership::Entered;
+use crate::sync::lock;
+use crate::{CommError, Engine, Result};
+
+/// How often the thread looks when nothing is under way: for a rank that has died.
+const IDLE: Duration = Duration::from_millis(50);
+/// While something is.
+const BUSY: Duration = Duration::from_micros(500);
+/// While somebody waits for it, or all ranks for the next turn.
+const URGENT: Duration = Duration::from_micros(20);
+
+/// The conductor of all groups that have every rank of the session.
+pub(super) const WHOLE: u64 = 0;
+
+/// What the thread is asked.
+pub(super) enum Command {
+    /// To make a group.
+    Join(Join),
+    /// To run an operation of a lane behind all that were started before.
+    Start(u64, Job),
+    /// To forget a lane, once its operations have ended.
+    Retire(u64, Sender<()>),
+    /// To look at the session's failure.
+    Wake,
+}
+
+/// A group to be made.
+pub(super) struct Join {
+    pub(super) lane: u64,
+    pub(super) identity: String,
+    pub(super) group: u32,
+    pub(super) id: Vec<u8>,
+    pub(super) companion: Arc<HostEngine>,
+    /// Which conductor orders it, and what that carries its headers by if it is a new one.
+    pub(super) conductor: u64,
+    pub(super) order: Option<Arc<HostEngine>>,
+    pub(super) bytes_sent: Arc<AtomicU64>,
+    pub(super) deadline: Instant,
+    pub(super) timeout: Duration,
+    pub(super) reply: Sender<Result<()>>,
+}
+
+/// What engines and the thread share.
+#[derive(Default)]
+pub(super) struct Shared {
+    failure: Mutex<Option<CommError>>,
+    pub(super) lanes: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn failure(&self) -> Option<CommError> {
+        lock(&self.failure).clone()
+    }
+}
+
+pub(super) struct Driver<L: Library> {
+    library: L,
+    world: Arc<HostEngine>,
+    shared: Arc<Shared>,
+    commands: Receiver<Command>,
+    lanes: BTreeMap<u64, Lane<L>>,
+    conductors: BTreeMap<u64, Conductor>,
+    retiring: Vec<(u64, Sender<()>)>,
+}
+
+impl<L: Library> Driver<L> {
+    pub(super) fn new(
+        library: L,
+        world: Arc<HostEngine>,
+        shared: Arc<Shared>,
+        commands: Receiver<Command>,
+    ) -> Self {
+        let (lanes, conductors) = (BTreeMap::new(), BTreeMap::new());
+        Self { library, world, shared, commands, lanes, conductors, retiring: Vec::new() }
+    }
+
+    /// Serves until all engines are gone.
+    pub(super) fn run(mut self) {
+        if let Err(detail) = self.library.attach() {
+            self.fail(&CommError::Device { what: "be attached to".into(), detail });
+        }
+        loop {
+            match self.next_command() {
+                Next::Command(command) => self.obey(command),
+                Next::Nothing => {}
+                Next::End => break,
+            }
+            if let Err(error) = self.advance() {
+                self.fail(&error);
+            }
+            self.retire();
+        }
+        for lane in std::mem::take(&mut self.lanes).into_values() {
+            lane.comm.into_iter().for_each(|comm| self.library.leave(comm));
+        }
+    }
+
+    fn next_command(&self) -> Next {
+        let places = self.lanes.values().filter_map(|lane| lane.queue.front());
+        let places: Vec<_> = places.filter_map(|job| job.buffer.awaited_place()).collect();
+        let mut select = Select::new();
+        let commands = select.recv(&self.commands);
+        for place in &places {
+            select.recv(place);
+        }
+        match select.ready_timeout(self.patience()) {
+            Ok(index) if index == commands => match self.commands.try_recv() {
+                Ok(command) => Next::Command(command),
+                Err(crossbeam_channel::TryRecvError::Empty) => Next::Nothing,
+                Err(crossbeam_channel::TryRecvError::Disconnected) => Next::End,
+            },
+            // A place is read where it is needed.
+            _ => Next::Nothing,
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        let jobs = || self.lanes.values().filter_map(Lane::oldest);
+        let is_urgent = jobs().any(|(job, ..)| job.status.is_urgent.load(Ordering::Relaxed));
+        let waits_for_turn = self.conductors.values().any(|one| one.follows() && !one.is_settled());
+        match jobs().next() {
+            Some(_) if is_urgent || waits_for_turn => URGENT,
+            Some(_) => BUSY,
+            None if self.conductors.values().all(Conductor::is_settled) => IDLE,
+            None => BUSY,
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Join(join) => {
+                let reply = join.reply.clone();
+                let result = self.join(join);
+                if let Err(error) = &result {
+                    self.fail(error);
+                }
+                // An engine that has waited for too long has gone.
+                let _ = reply.send(result);
+            }
+            Command::Start(lane, job) => match (self.shared.failure(), self.lanes.get_mut(&lane)) {
+                (None, Some(lane)) => lane.queue.push_back(job),
+                (failure, _) => job.fail(&failure.unwrap_or_else(ended)),
+            },
+            Command::Retire(lane, reply) => self.retiring.push((lane, reply)),
+            Command::Wake => {}
+        }
+    }
+
+    /// Makes a group. Its ranks have met before, on its companion, and come here at the same time.
+    fn join(&mut self, join: Join) -> Result<()> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        self.quiesce(&join)?;
+        let Join { identity, companion, deadline, group, .. } = join;
+        let (rank, size) = (companion.rank(), companion.world_size());
+        let failed = |detail: String| CommError::Library {
+            group: identity.clone(),
+            rank,
+            library: L::NAME,
+            operation: "creation of the group".into(),
+            detail,
+        };
+        let seat =
+            Seat { id: &join.id, identity: &identity, rank, size, companion: &companion, deadline };
+        let comm = self.library.join(&seat).map_err(failed)?;
+        if let Err(detail) = settle(&self.library, &comm, &companion, deadline) {
+            self.library.abort(comm);
+            return Err(self.failure().unwrap_or_else(|| failed(detail)));
+        }
+        let entered = Entered::default();
+        companion.membership().register(&progress_key(&identity), entered.clone());
+        if let Some(order) = join.order {
+            self.conductors.insert(join.conductor, Conductor::new(order));
+        }
+        if let Some(conductor) = self.conductors.get_mut(&join.conductor) {
+            conductor.lanes += 1;
+        }
+        let lane = Lane {
+            comm: Some(comm),
+            numbers: Numbers::new(rank, size, group),
+            identity,
+            companion,
+            conductor: join.conductor,
+            queue: std::collections::VecDeque::new(),
+            in_flight: std::collections::VecDeque::new(),
+            entered,
+            bytes_sent: join.bytes_sent,
+        };
+        self.lanes.insert(join.lane, lane);
+        Ok(())
+    }
+
+    /// Brings a conductor that gets another lane to a point that is the same on all ranks.
+    fn quiesce(&mut self, join: &Join) -> Result<()> {
+        loop {
+            let settled = self.conductors.get(&join.conductor).is_none_or(Conductor::is_settled);
+            let queued = self
+                .lanes
+                .values()
+                .any(|lane| lane.conductor == join.conductor && !lane.queue.is_empty());
+            if settled && !queued {
+                return Ok(());
+            }
+            self.advance()?;
+            if Instant::now() >= join.deadline {
+                let missing = "operations of other groups that were started before it do not end";
+                return Err(CommError::Timeout {
+                    group: join.identity.clone(),
+                    rank: join.companion.rank(),
+                    operation: "creation of the group".into(),
+                    timeout: join.timeout,
+                    missing: missing.into(),
+                });
+            }
+            std::thread::sleep(URGENT);
+        }
+    }
+
+    /// Does all that can be done without waiting.
+    fn advance(&mut self) -> Result<()> {
+        if self.shared.failure().is_some() {
+            return Ok(());
+        }
+        if let Some(failure) = self.world.failure() {
+            return Err(failure);
+        }
+        while self.launch_one()? {}
+        self.hear()?;
+        for lane in self.lanes.values_mut() {
+            lane.finish(&self.library)?;
+        }
+        self.watch()
+    }
+
+    /// Launches an operation whose turn it is and whose buffer is placed.
+    fn launch_one(&mut self) -> Result<bool> {
+        for lane in self.lanes.values_mut() {
+            let Some(header) = lane.next_header() else { continue };
+            let Some(conductor) = self.conductors.get_mut(&lane.conductor) else { continue };
+            if header.is_collective() && conductor.follows() {
+                match conductor.turn() {
+                    None => {
+                        let deadline =
+                            lane.queue.front().map_or_else(Instant::now, |job| job.call.deadline);
+                        conductor.listen(deadline)?;
+                        continue;
+                    }
+                    Some(turn) if !turn.is_of(&header) => continue,
+                    Some(turn) => compare(lane, &header, turn)?,
+                }
+            }
+            let Some((header, deadline)) = lane.launch(&self.library)? else { continue };
+            if header.is_collective() {
+                let told = conductor.follows();
+                conductor.launched(&header, deadline)?;
+                if told || conductor.is_settled() {
+                    lane.in_flight.iter_mut().for_each(|one| one.is_confirmed = true);
+                }
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Compares what the leader has launched with what this rank has.
+    fn hear(&mut self) -> Result<()> {
+        for (key, conductor) in &mut self.conductors {
+            let deadline = Instant::now() + IDLE;
+            while let Some(told) = conductor.hear(deadline)? {
+                let mut lanes = self.lanes.values_mut().filter(|lane| lane.conductor == *key);
+                let Some(lane) = lanes.next() else { continue };
+                let first = lane.in_flight.iter().position(|one| !one.is_confirmed);
+                let Some(first) = first else { continue };
+                let own = lane.in_flight[first].header;
+                compare(lane, &own, &told)?;
+                lane.in_flight[first].is_confirmed = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for operations that have run out of time, and for errors of the library.
+    fn watch(&mut self) -> Result<()> {
+        let now = Instant::now();
+        for lane in self.lanes.values() {
+            let Some((job, header, launched)) = lane.oldest() else { continue };
+            if let Some(comm) = &lane.comm
+                && let Progress::Failed(detail) = self.library.progress(comm)
+            {
+                // A rank that has died is a better reason than the connection that broke with it.
+                std::thread::sleep(IDLE);
+                return Err(self.failure().unwrap_or_else(|| lane.failure_of(&header, detail)));
+            }
+            if now < job.call.deadline {
+                continue;
+            }
+            let timeout = job.call.timeout;
+            if launched || self.conductors.get(&lane.conductor).is_some_and(Conductor::follows) {
+                return Err(explain(lane, &header, timeout));
+            }
+            let missing = "the device has not come to the work that fills its buffer";
+            return Err(
+                late(lane, timeout, &progress_key(&lane.identity)).error(header, missing.into())
+            );
+        }
+        Ok(())
+    }
+
+    fn failure(&self) -> Option<CommError> {
+        self.shared.failure().or_else(|| self.world.failure())
+    }
+
+    /// Ends the session, on all ranks.
+    fn fail(&mut self, error: &CommError) {
+        if self.shared.failure().is_some() {
+            return;
+        }
+        let membership = self.world.membership();
+        if membership.failure().is_none() {
+            membership.fail(Failure::of(membership.rank(), error));
+        }
+        *lock(&self.shared.failure) = Some(error.clone());
+        for lane in self.lanes.values_mut() {
+            lane.fail(&self.library, error);
+        }
+        self.conductors.clear();
+    }
+
+    fn retire(&mut self) {
+        let lanes = &mut self.lanes;
+        let (library, conductors) = (&self.library, &mut self.conductors);
+        self.retiring.retain(|(key, reply)| {
+            if lanes.get(key).is_some_and(|lane| !lane.is_idle()) {
+                return true;
+            }
+            if let Some(lane) = lanes.remove(key) {
+                lane.comm.into_iter().for_each(|comm| library.leave(comm));
+                if let Some(conductor) = conductors.get_mut(&lane.conductor) {
+                    conductor.lanes -= 1;
+                    if conductor.lanes == 0 {
+                        conductors.remove(&lane.conductor);
+                    }
+                }
+            }
+            // The engine does not wait for long.
+            let _ = reply.send(());
+            false
+        });
+    }
+}
+
+enum Next {
+    Command(Command),
+    Nothing,
+    End,
+}
+
+/// Under which name a group's progress on the device is known, beside that of its companion.
+fn progress_key(identity: &str) -> String {
+    format!("{identity}@device")
+}
+
+fn ended() -> CommError {
+    CommError::Internal { detail: "the device thread has ended".into() }
+}
+
+/// Checks that this rank is about to do what the leader does.
+fn compare<L: Library>(lane: &Lane<L>, own: &Header, leader: &Header) -> Result<()> {
+    if own == leader {
+        return Ok(());
+    }
+    let (local, remote) =
+        own.parting(leader).unwrap_or_else(|| (own.to_string(), leader.to_string()));
+    let (group, rank) = (lane.identity.clone(), lane.companion.rank());
+    Err(CommError::Mismatch { group, rank, peer: 0, local, remote })
+}
+
+fn late<'a, L: Library>(lane: &'a Lane<L>, timeout: Duration, key: &'a str) -> Late<'a> {
+    Late {
+        membership: lane.companion.membership().as_ref(),
+        identity: &lane.identity,
+        key,
+        rank: lane.companion.rank(),
+        members: lane.companion.members(),
+        timeout,
+    }
+}
+
+fn explain<L: Library>(lane: &Lane<L>, header: &Header, timeout: Duration) -> CommError {
+    let key = progress_key(&lane.identity);
+    let peers: Vec<usize> =
+        (0..lane.companion.world_size()).filter(|rank| *rank != lane.companion.rank()).collect();
+    late(lane, timeout, &key).explain(header, &peers, |_| *header)
+}

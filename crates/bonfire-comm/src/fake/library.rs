@@ -1,0 +1,120 @@
+//! Moves bytes between fake devices, by way of engine `local`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::FakeDevice;
+use super::stream::Stream;
+use crate::device::{Library, Memory, Progress, Seat};
+use crate::device_buffer::DeviceEvent;
+use crate::flight::{Record, Recorder};
+use crate::group::deadline_after;
+use crate::host_engine::HostEngine;
+use crate::{Call, Engine, HostView, Operation, SubGroup};
+
+pub(super) struct FakeLibrary {
+    device: FakeDevice,
+}
+
+impl FakeLibrary {
+    pub(super) fn new(device: FakeDevice) -> Self {
+        Self { device }
+    }
+}
+
+pub(super) struct Comm {
+    stream: Stream,
+    host: Arc<HostEngine>,
+    given_up: Arc<AtomicBool>,
+}
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(600);
+
+fn call(host: &HostEngine, operation: Operation, view: &HostView<'_>) -> Call {
+    let recorder = Arc::new(Recorder::apart(host.rank(), host.world_size()));
+    let key = recorder.register("fake", host.rank(), host.world_size());
+    let site = std::panic::Location::caller();
+    let record = Record::begin(&recorder, key, operation, view.dtype(), view.len(), site);
+    Call { deadline: deadline_after(LONG), timeout: LONG, record }
+}
+
+impl Library for FakeLibrary {
+    type Comm = Comm;
+
+    const ENGINE: &'static str = "fake";
+    const NAME: &'static str = "the fake library";
+
+    fn unique_id() -> Result<Vec<u8>, String> {
+        Ok(b"fake".to_vec())
+    }
+
+    fn attach(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn join(&self, seat: &Seat<'_>) -> Result<Comm, String> {
+        assert_eq!(seat.id, b"fake");
+        let members: Vec<usize> = (0..seat.size).collect();
+        let identity = format!("{}/data", seat.identity);
+        let spec =
+            SubGroup { identity: &identity, members: &members, timeout: LONG, algorithm: None };
+        let host = seat.companion.sub_engine(spec).map_err(|error| error.to_string())?;
+        let given_up = Arc::new(AtomicBool::new(false));
+        Ok(Comm { stream: Stream::new("fake lane")?, host: Arc::new(host), given_up })
+    }
+
+    fn progress(&self, _comm: &Comm) -> Progress {
+        self.device.breakdown().map_or(Progress::Settled, Progress::Failed)
+    }
+
+    fn wait_for(&self, comm: &Comm, event: &dyn DeviceEvent) -> Result<(), String> {
+        let event = self.device.event(event.raw());
+        comm.stream.push(move || event.wait());
+        Ok(())
+    }
+
+    fn enqueue(&self, comm: &Comm, operation: Operation, memory: Memory) -> Result<(), String> {
+        let (device, host, given_up) =
+            (self.device.clone(), comm.host.clone(), comm.given_up.clone());
+        let ticket = device.launch(operation);
+        comm.stream.push(move || {
+            device.wait_for_turn(ticket, &given_up);
+            while device.hangs() && !given_up.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            device.with_memory(memory.pointer, |buffer| {
+                assert_eq!((buffer.dtype(), buffer.len()), (memory.dtype, memory.len));
+                let dtype = buffer.dtype();
+                let view = match operation {
+                    Operation::Send { .. } => HostView::Shared { bytes: buffer.as_bytes(), dtype },
+                    _ => HostView::Exclusive { bytes: buffer.as_bytes_mut(), dtype },
+                };
+                let call = call(&host, operation, &view);
+                // The session's failure, which the device thread sees, too.
+                let _ = host.run(operation, view, call);
+            });
+            device.end_turn(ticket);
+        });
+        Ok(())
+    }
+
+    fn record(&self, comm: &Comm) -> Result<Arc<dyn DeviceEvent>, String> {
+        Ok(self.device.register(comm.stream.record()))
+    }
+
+    fn elapsed(&self, from: &dyn DeviceEvent, to: &dyn DeviceEvent) -> Option<Duration> {
+        let at = |event: &dyn DeviceEvent| self.device.event(event.raw()).at();
+        Some(at(to)?.saturating_duration_since(at(from)?))
+    }
+
+    fn abort(&self, comm: Comm) {
+        comm.given_up.store(true, Ordering::SeqCst);
+        drop(comm.stream);
+    }
+
+    fn leave(&self, comm: Comm) {
+        drop(comm.stream);
+    }
+}
