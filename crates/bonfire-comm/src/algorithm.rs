@@ -75,7 +75,11 @@ impl EngineKind {
                 "this program was built without MPI",
                 "build it with `--features mpi`, or choose \"host\"",
             ),
-            Self::Nccl => ("there is no engine for GPUs yet", "choose \"host\""),
+            Self::Nccl if cfg!(feature = "cuda") => return Ok(()),
+            Self::Nccl => (
+                "this program was built without CUDA",
+                "build it with `--features cuda`, or choose \"host\"",
+            ),
         };
         let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
         Err(CommError::EngineUnavailable { engine: self, reason, remedy })

@@ -157,6 +157,16 @@ pub enum CommError {
         /// Where it would have to be.
         expected: MemoryKind,
     },
+    /// Happens when a device, or what it takes to use one, is missing.
+    #[error("device {device:?} cannot be used: {reason}; {remedy}")]
+    DeviceUnavailable {
+        /// Name of the device, such as `cuda:1`.
+        device: String,
+        /// What is missing.
+        reason: String,
+        /// What to install or to do instead.
+        remedy: String,
+    },
     /// Happens when a device fails beside a collective.
     #[error("the device could not {what}: {detail}")]
     Device {

@@ -76,6 +76,11 @@ impl ProcessGroup {
     }
 
     pub(crate) fn single_with_timeout(timeout: Duration) -> Self {
+        Self::from_engine(Arc::new(Self::single_engine(timeout)), "world", timeout)
+    }
+
+    /// The engine of one rank that talks to nobody.
+    pub(crate) fn single_engine(timeout: Duration) -> HostEngine {
         let membership = Arc::new(LocalMembership::new(0, Board::new(1)));
         let plan = Plan {
             identity: "world",
@@ -84,9 +89,8 @@ impl ProcessGroup {
             algorithm: Algorithm::Auto,
             tuning: None,
         };
-        let engine = HostEngine::connect(plan, Arc::new(SingleConnector), membership);
-        match engine {
-            Ok(engine) => Self::from_engine(Arc::new(engine), "world", timeout),
+        match HostEngine::connect(plan, Arc::new(SingleConnector), membership) {
+            Ok(engine) => engine,
             Err(error) => unreachable!("a group of one rank connects to nobody: {error}"),
         }
     }
@@ -109,12 +113,6 @@ impl ProcessGroup {
         let key = recorder.register(&identity, engine.rank(), engine.world_size());
         let inner = Inner { engine, name, identity, timeout, children, recorder, key };
         Self { inner: Arc::new(inner) }
-    }
-
-    /// Returns the engine, for engines that build on another.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn engine(&self) -> Arc<dyn Engine> {
-        self.inner.engine.clone()
     }
 
     /// Returns this rank in the group.

@@ -37,8 +37,12 @@ pub struct InitOptions {
     pub rendezvous_timeout: Option<Duration>,
     /// Whether ranks on several machines may meet without a token. Default false.
     pub insecure: bool,
-    /// What moves the bytes. Default [`EngineKind::Auto`], which is `host` here.
+    /// What moves the bytes. Default [`EngineKind::Auto`]: `nccl` for a rank with a GPU, else
+    /// `host`.
     pub engine: EngineKind,
+    /// Number of this rank's GPU among those that the process sees; needed for engine `nccl`.
+    /// Default none.
+    pub gpu: Option<usize>,
     /// How collectives are carried out. Default [`Algorithm::Auto`].
     pub algorithm: Algorithm,
     /// How ranks of the same machine are reached. Default [`Transport::Auto`], or what
@@ -56,6 +60,7 @@ impl Default for InitOptions {
             rendezvous_timeout: None,
             insecure: false,
             engine: EngineKind::Auto,
+            gpu: None,
             algorithm: Algorithm::Auto,
             transport: None,
             machine: None,
@@ -75,6 +80,13 @@ impl InitOptions {
     #[must_use]
     pub fn with_engine(mut self, engine: EngineKind) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// Says which GPU this rank has.
+    #[must_use]
+    pub fn with_gpu(mut self, ordinal: usize) -> Self {
+        self.gpu = Some(ordinal);
         self
     }
 
@@ -98,6 +110,33 @@ impl InitOptions {
     pub fn with_machine(mut self, machine: u64) -> Self {
         self.machine = Some(machine);
         self
+    }
+
+    /// The engine that is meant, which is one that can be made here.
+    fn chosen_engine(&self) -> Result<EngineKind> {
+        let unavailable = |engine, reason: &str, remedy: &str| {
+            let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
+            CommError::EngineUnavailable { engine, reason, remedy }
+        };
+        self.engine.expect_available()?;
+        match (self.engine, self.gpu) {
+            (EngineKind::Auto, None) => Ok(EngineKind::Host),
+            (EngineKind::Auto, Some(_)) => {
+                EngineKind::Nccl.expect_available()?;
+                Ok(EngineKind::Nccl)
+            }
+            (EngineKind::Nccl, None) => Err(unavailable(
+                EngineKind::Nccl,
+                "it connects GPUs, and the ranks have none",
+                "give every rank one (--device cuda), or choose \"host\"",
+            )),
+            (EngineKind::Local, _) => Err(unavailable(
+                EngineKind::Local,
+                "it joins threads of one process, and this is a process per rank",
+                "choose \"host\", or start the ranks as threads",
+            )),
+            (engine, _) => Ok(engine),
+        }
     }
 
     fn transport(&self) -> Result<Transport> {
@@ -135,8 +174,8 @@ impl InitOptions {
     }
 }
 
-/// Meets the other ranks at the store and connects to them (engine `host`; a world of one rank
-/// needs nobody and gets engine `single`).
+/// Meets the other ranks at the store and connects to them: engine `host`, and over that engine
+/// `nccl` where it is chosen. A world of one rank needs nobody and gets engine `single`, or `nccl`.
 ///
 /// # Collective
 /// Called by every rank of the run; blocks until all are there.
@@ -147,14 +186,44 @@ impl InitOptions {
 /// [`CommError::WorldSizeMismatch`] and [`CommError::OptionsMismatch`] ranks that were started
 /// differently.
 pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<ProcessGroup> {
-    check_engine(options.engine)?;
+    let engine = options.chosen_engine()?;
     #[cfg(feature = "mpi")]
-    if options.engine == EngineKind::Mpi {
+    if engine == EngineKind::Mpi {
         return crate::mpi::init_rank(env, &options);
     }
+    let world = host_world(env, &options, engine)?;
+    over_devices(world, &options, engine)
+}
+
+/// Makes a group of this process alone, on the engine that the options choose.
+///
+/// # Errors
+/// [`CommError::EngineUnavailable`] when it cannot be used here.
+pub fn init_single(options: &InitOptions) -> Result<ProcessGroup> {
+    let engine = options.chosen_engine()?;
+    over_devices(ProcessGroup::single_engine(options.timeout), options, engine)
+}
+
+/// Connects the devices of ranks that have met, if the engine does.
+fn over_devices(
+    world: HostEngine,
+    options: &InitOptions,
+    engine: EngineKind,
+) -> Result<ProcessGroup> {
+    #[cfg(feature = "cuda")]
+    if engine == EngineKind::Nccl {
+        let gpu = options.gpu.unwrap_or_default();
+        return crate::nccl::open(world, gpu, options.timeout);
+    }
+    let _ = engine;
+    Ok(ProcessGroup::from_engine(Arc::new(world), "world", options.timeout))
+}
+
+/// Meets the other ranks, over host memory.
+fn host_world(env: &RankEnv, options: &InitOptions, engine: EngineKind) -> Result<HostEngine> {
     let transport = options.transport()?;
     if env.world_size == 1 {
-        return Ok(ProcessGroup::single_with_timeout(options.timeout));
+        return Ok(ProcessGroup::single_engine(options.timeout));
     }
     let deadline = deadline_after(options.meeting_time());
     let port = env.resolved_store_port()?;
@@ -164,8 +233,9 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
         Some(rank) if rank == env.rank => Some(host_store(env, port, &source, deadline)?),
         _ => None,
     };
-    let ways = format!("transport {transport} and algorithm {}", options.algorithm);
-    let rendezvous = Rendezvous { env, port, source: &source, options: &options, ways, deadline };
+    let ways =
+        format!("engine {engine}, transport {transport} and algorithm {}", options.algorithm);
+    let rendezvous = Rendezvous { env, port, source: &source, options, ways, deadline };
     let (endpoint, store, scope) = rendezvous.enter(hosted.as_ref())?;
     // The file stays until everybody has met, which is the end of this function.
     let (server, _token_file) =
@@ -193,7 +263,7 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
             HostEngine::connect(plan, Arc::new(connector), membership.clone())
         });
     match world {
-        Ok(engine) => Ok(ProcessGroup::from_engine(Arc::new(engine), "world", options.timeout)),
+        Ok(engine) => Ok(engine),
         Err(error) => {
             if membership.failure().is_none() {
                 membership.abort(&error.to_string());
@@ -204,18 +274,6 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
             Err(error)
         }
     }
-}
-
-/// Refuses engines that this function cannot make.
-fn check_engine(engine: EngineKind) -> Result<()> {
-    if engine == EngineKind::Local {
-        return Err(CommError::EngineUnavailable {
-            engine,
-            reason: "it joins threads of one process, and this is a process per rank".into(),
-            remedy: "choose \"host\", or start the ranks as threads".into(),
-        });
-    }
-    engine.expect_available()
 }
 
 /// The store that this process hosts until it is part of its presence.

@@ -7,7 +7,8 @@
 //! - `local`: a thread per rank in one process ([`local::spawn`]);
 //! - `host`: a process per rank over TCP ([`init_process_group`]);
 //! - `mpi`: processes that `mpirun` has started, over an MPI library (`init_mpi`, cargo feature
-//!   `mpi`).
+//!   `mpi`);
+//! - `nccl`: processes with a GPU each, over NVIDIA's library (cargo feature `cuda`).
 //!
 //! Every collective has a sequence number, a fingerprint that the receiver checks, and a
 //! deadline. The first failure of any rank is latched and pushed to all of them, so that a
@@ -32,9 +33,11 @@ mod buffer;
 mod collectives;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 #[cfg_attr(
     not(any(test, feature = "cuda", feature = "testing")),
-    allow(dead_code, reason = "needs a library")
+    allow(dead_code, unused_imports, reason = "needs a library")
 )]
 mod device;
 mod device_buffer;
@@ -60,6 +63,9 @@ mod membership;
 mod mesh;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "calls into NCCL and the driver")]
+pub mod nccl;
 mod presence;
 mod reduce;
 mod shm;
@@ -86,7 +92,7 @@ pub use engine::{
 pub use env::RankEnv;
 pub use error::CommError;
 pub use group::{PeerOp, ProcessGroup};
-pub use init::{InitOptions, init_process_group};
+pub use init::{InitOptions, init_process_group, init_single};
 #[cfg(feature = "mpi")]
 pub use mpi::init_mpi;
 pub use reduce::ReduceOp;

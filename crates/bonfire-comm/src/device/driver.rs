@@ -155,7 +155,7 @@ impl<L: Library> Driver<L> {
             }
             Command::Start(lane, job) => match (self.shared.failure(), self.lanes.get_mut(&lane)) {
                 (None, Some(lane)) => lane.queue.push_back(job),
-                (failure, _) => job.fail(&failure.unwrap_or_else(ended)),
+                (failure, _) => drop(job.fail(&failure.unwrap_or_else(ended))),
             },
             Command::Retire(lane, reply) => self.retiring.push((lane, reply)),
             Command::Wake => {}
@@ -177,11 +177,11 @@ impl<L: Library> Driver<L> {
             operation: "creation of the group".into(),
             detail,
         };
-        let seat =
-            Seat { id: &join.id, identity: &identity, rank, size, companion: &companion, deadline };
+        let seat = Seat { id: &join.id, identity: &identity, rank, size, companion: &companion };
         let comm = self.library.join(&seat).map_err(failed)?;
         if let Err(detail) = settle(&self.library, &comm, &companion, deadline) {
-            self.library.abort(comm);
+            // Nothing was started on it.
+            let _ = self.library.abort(comm);
             return Err(self.failure().unwrap_or_else(|| failed(detail)));
         }
         let entered = Entered::default();

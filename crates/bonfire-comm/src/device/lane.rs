@@ -71,11 +71,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn fail(self, error: &CommError) {
+    /// Tells whoever waits, and returns the buffer.
+    pub(super) fn fail(self, error: &CommError) -> DeviceBuffer {
         self.status.fail(error);
         self.call.record.finished(Some(error));
         // Nobody listens when the work was dropped.
         let _ = self.done.send(Err(error.clone()));
+        self.buffer
     }
 }
 
@@ -197,11 +199,15 @@ impl<L: Library> Lane<L> {
 
     /// Gives everything up.
     pub(super) fn fail(&mut self, library: &L, error: &CommError) {
-        if let Some(comm) = self.comm.take() {
-            library.abort(comm);
+        let quiet = self.comm.take().is_none_or(|comm| library.abort(comm));
+        for InFlight { job, begun, done, .. } in self.in_flight.drain(..) {
+            let buffer = job.fail(error);
+            if !quiet {
+                // Memory that the device may still write to is never given to anybody else.
+                std::mem::forget((buffer, begun, done));
+            }
         }
-        let launched = self.in_flight.drain(..).map(|one| one.job);
-        launched.chain(self.queue.drain(..)).for_each(|job| job.fail(error));
+        self.queue.drain(..).for_each(|job| drop(job.fail(error)));
     }
 
     pub(super) fn failure_of(&self, header: &Header, detail: String) -> CommError {

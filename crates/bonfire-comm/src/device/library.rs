@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device_buffer::DeviceEvent;
 use crate::host_engine::HostEngine;
@@ -49,9 +49,9 @@ pub(crate) trait Library: Send + 'static {
     /// Time of the device between two marks that it has come to.
     fn elapsed(&self, from: &dyn DeviceEvent, to: &dyn DeviceEvent) -> Option<Duration>;
 
-    /// Ends what is under way, without the other ranks. Returns when the device uses no buffer any
-    /// more.
-    fn abort(&self, comm: Self::Comm);
+    /// Ends what is under way, without the other ranks. Tells whether it is certain that the device
+    /// uses no buffer any more.
+    fn abort(&self, comm: Self::Comm) -> bool;
 
     /// Gives connections back on which nothing is under way.
     fn leave(&self, comm: Self::Comm);
@@ -66,7 +66,6 @@ pub(crate) struct Seat<'a> {
     pub(crate) size: usize,
     /// The same ranks over host memory.
     pub(crate) companion: &'a Arc<HostEngine>,
-    pub(crate) deadline: Instant,
 }
 
 /// What an operation works on.

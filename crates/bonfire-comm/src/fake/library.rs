@@ -109,9 +109,10 @@ impl Library for FakeLibrary {
         Some(at(to)?.saturating_duration_since(at(from)?))
     }
 
-    fn abort(&self, comm: Comm) {
+    fn abort(&self, comm: Comm) -> bool {
         comm.given_up.store(true, Ordering::SeqCst);
         drop(comm.stream);
+        true
     }
 
     fn leave(&self, comm: Comm) {

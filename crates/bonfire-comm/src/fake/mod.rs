@@ -50,6 +50,6 @@ pub fn spawn_with_timeout<T: Send>(
         Ok(group)
     };
     local::spawn_over(world_size, timeout, wrap, |group| {
-        f(group, FakeDevice::current().unwrap_or_else(FakeDevice::new))
+        f(group, FakeDevice::current().unwrap_or_default())
     })
 }

@@ -1,0 +1,194 @@
+//! What has to be there before a GPU is used.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+
+use super::search::Places;
+use crate::{CommError, Result};
+
+/// The version that the bindings ask for.
+const MAJOR: u32 = 13;
+/// What the run-time compiler includes.
+const HEADER: &str = "include/mma.h";
+const DRIVER_REMEDY: &str = "install NVIDIA's driver (580 or later) on this machine, and give a \
+                             container access to it (docker run --gpus all)";
+const NVRTC_REMEDY: &str = "`pip install nvidia-cuda-nvrtc` into the virtual environment in use, or \
+                            install CUDA 13 and set LD_LIBRARY_PATH to its lib64";
+
+fn unavailable(ordinal: usize, reason: impl Into<String>, remedy: impl Into<String>) -> CommError {
+    let (device, reason, remedy) = (format!("cuda:{ordinal}"), reason.into(), remedy.into());
+    CommError::DeviceUnavailable { device, reason, remedy }
+}
+
+/// Finds the run-time compiler and its headers, so that they are used wherever they lie.
+///
+/// Both may come from Python packages. Sets `CUDA_PATH` if it is not set and there is no toolkit in
+/// the usual places. Call it first thing in `main`; [`check`] tells what is missing.
+///
+/// # Safety
+/// No other thread runs yet: the environment is written.
+#[allow(unsafe_code, reason = "the environment is written, before there are threads")]
+pub unsafe fn prepare() {
+    let places = Places::of_process(None);
+    if toolkit().is_none()
+        && let Some(found) = places.toolkits().into_iter().find(|folder| has_headers(folder))
+    {
+        // SAFETY: by the caller, nobody reads the environment meanwhile.
+        unsafe { std::env::set_var("CUDA_PATH", found) };
+    }
+}
+
+/// Checks that a GPU can be used: the driver, the GPU itself, the run-time compiler, its headers.
+///
+/// # Errors
+/// [`CommError::DeviceUnavailable`] says what is missing and what to do about it.
+pub fn check(ordinal: usize) -> Result<()> {
+    let count = count_devices(ordinal)?;
+    if ordinal >= count {
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES");
+        let visible =
+            visible.map_or_else(|_| "is not set".to_owned(), |list| format!("= {list:?}"));
+        return Err(unavailable(
+            ordinal,
+            format!(
+                "{count} device(s) are visible to this process, CUDA_VISIBLE_DEVICES {visible}"
+            ),
+            "start no more ranks on a machine than it has devices, or make more visible",
+        ));
+    }
+    load_compiler(ordinal)?;
+    expect_headers(ordinal, toolkit().as_deref())
+}
+
+/// Returns how many GPUs this process sees.
+///
+/// # Errors
+/// [`CommError::DeviceUnavailable`] without a driver, for the device `ordinal` in its message.
+pub fn count_devices(ordinal: usize) -> Result<usize> {
+    expect_driver(ordinal, has_driver())?;
+    let count = CudaContext::device_count().map_err(|error| {
+        let reason = format!("the driver does not start: {error}");
+        unavailable(ordinal, reason, "look at `nvidia-smi`; it has to work first")
+    })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// The context of a GPU that the whole process shares.
+pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
+    expect_driver(ordinal, has_driver())?;
+    CudaContext::new(ordinal).map_err(|error| {
+        unavailable(ordinal, format!("it cannot be opened: {error}"), "look at `nvidia-smi`")
+    })
+}
+
+#[allow(unsafe_code, reason = "opens a library")]
+fn has_driver() -> bool {
+    // SAFETY: only opens the library.
+    unsafe { cudarc::driver::sys::is_culib_present() }
+}
+
+fn expect_driver(ordinal: usize, present: bool) -> Result<()> {
+    if present {
+        return Ok(());
+    }
+    Err(unavailable(ordinal, "there is no driver here (libcuda.so.1)", DRIVER_REMEDY))
+}
+
+/// Opens the run-time compiler, which from then on is found by its name.
+fn load_compiler(ordinal: usize) -> Result<()> {
+    let file = format!("libnvrtc.so.{MAJOR}");
+    let found = Places::of_process(None).library(&file, |name| open(OsStr::new(name)).is_ok());
+    let found = found.map_err(|tried| no_compiler(ordinal, &file, &tried))?;
+    open(&found.target()).map_err(|reason| no_compiler(ordinal, &reason, &[]))
+}
+
+fn no_compiler(ordinal: usize, what: &str, tried: &[String]) -> CommError {
+    let reason = match tried {
+        [] => format!("the run-time compiler does not open ({what})"),
+        tried => format!("no run-time compiler ({what}) in {}", tried.join(", ")),
+    };
+    unavailable(ordinal, reason, NVRTC_REMEDY)
+}
+
+/// Opens a library for good.
+#[allow(unsafe_code, reason = "opens a library")]
+fn open(target: &OsStr) -> Result<(), String> {
+    // SAFETY: NVIDIA's libraries have no initialisers that could do harm.
+    match unsafe { libloading::Library::new(target) } {
+        Ok(library) => {
+            std::mem::forget(library);
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The toolkit that the compiler takes its headers from.
+fn toolkit() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("CUDA_PATH") {
+        return Some(path.into());
+    }
+    let usual = ["/usr/local/cuda", "/opt/cuda"].into_iter().map(PathBuf::from);
+    usual.into_iter().find(|folder| folder.exists())
+}
+
+fn has_headers(toolkit: &Path) -> bool {
+    toolkit.join(HEADER).is_file()
+}
+
+fn expect_headers(ordinal: usize, toolkit: Option<&Path>) -> Result<()> {
+    const REMEDY: &str = "set CUDA_PATH to a folder of CUDA 13 that has include/mma.h, or \
+                          `pip install nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt` into \
+                          the virtual environment in use";
+    match toolkit {
+        Some(toolkit) if has_headers(toolkit) => Ok(()),
+        Some(toolkit) => {
+            let reason = format!("no CUDA headers ({})", toolkit.join(HEADER).display());
+            Err(unavailable(ordinal, reason, REMEDY))
+        }
+        None => Err(unavailable(ordinal, "no CUDA headers: there is no toolkit", REMEDY)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_what_to_install() {
+        let text = expect_driver(1, false).unwrap_err().to_string();
+        assert!(text.starts_with("device \"cuda:1\" cannot be used: there is no driver"), "{text}");
+        assert!(text.contains("install NVIDIA's driver"), "{text}");
+
+        let text = no_compiler(0, "libnvrtc.so.13", &["a".into(), "b".into()]).to_string();
+        assert!(text.contains("no run-time compiler (libnvrtc.so.13) in a, b"), "{text}");
+        assert!(text.contains("pip install nvidia-cuda-nvrtc"), "{text}");
+
+        let text = expect_headers(0, None).unwrap_err().to_string();
+        assert!(text.contains("there is no toolkit; set CUDA_PATH"), "{text}");
+        let text = expect_headers(0, Some(Path::new("/nowhere"))).unwrap_err().to_string();
+        assert!(text.contains("no CUDA headers (/nowhere/include/mma.h)"), "{text}");
+    }
+
+    #[test]
+    fn headers_of_a_toolkit_are_enough() {
+        let toolkit = tempfile::tempdir().unwrap();
+        std::fs::create_dir(toolkit.path().join("include")).unwrap();
+        std::fs::write(toolkit.path().join(HEADER), b"").unwrap();
+        expect_headers(0, Some(toolkit.path())).unwrap();
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_says_so_and_does_not_panic() {
+        if has_driver() {
+            return;
+        }
+        for error in [check(0).unwrap_err(), count_devices(3).unwrap_err()] {
+            assert!(error.to_string().contains("there is no driver here"), "{error}");
+        }
+        assert!(context(0).is_err() && super::super::Event::new(0).is_err());
+    }
+}
