@@ -315,6 +315,17 @@ pub trait Engine: Send + Sync {
     /// When a member does not come in time, or the session has failed.
     fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>>;
 
+    /// Connects the ranks' devices, if the engine does that when they are first needed.
+    ///
+    /// # Collective
+    /// Called by all ranks.
+    ///
+    /// # Errors
+    /// When that fails.
+    fn prepare_devices(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends the session of every rank with an error that names this rank and `reason`.
     fn abort(&self, reason: &str);
 

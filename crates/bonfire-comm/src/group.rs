@@ -165,6 +165,19 @@ impl ProcessGroup {
         &self.inner.recorder
     }
 
+    /// Connects the ranks' devices now, and not when the first operation on a device's memory is
+    /// started: where that may be another group's on another rank.
+    ///
+    /// # Collective
+    /// Called by all ranks; blocks until all have, on engines for devices.
+    ///
+    /// # Errors
+    /// The failures of any collective, and of the library between the devices.
+    #[track_caller]
+    pub fn prepare_devices(&self) -> Result<()> {
+        self.inner.engine.prepare_devices()
+    }
+
     /// Ends the session: pending and later collectives of every rank, in every group, return an
     /// error that names this rank and `reason`.
     pub fn abort(&self, reason: &str) {

@@ -4,10 +4,12 @@
 //! error that says what to install ([`check`]), before a library that is not there ends the process.
 
 mod event;
+mod pinned;
 mod requirements;
 mod search;
 
 pub use event::Event;
+pub use pinned::Pinned;
 pub(crate) use requirements::context;
 pub use requirements::{check, count_devices, prepare};
 pub(crate) use search::Places;

@@ -1,12 +1,14 @@
 //! What has to be there before a GPU is used.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaContext;
 
 use super::search::Places;
+use crate::sync::lock;
 use crate::{CommError, Result};
 
 /// The version that the bindings ask for.
@@ -78,10 +80,17 @@ pub fn count_devices(ordinal: usize) -> Result<usize> {
 
 /// The context of a GPU that the whole process shares.
 pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
+    static OPEN: Mutex<BTreeMap<usize, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
+    let mut open = lock(&OPEN);
+    if let Some(context) = open.get(&ordinal) {
+        return Ok(context.clone());
+    }
     expect_driver(ordinal, has_driver())?;
-    CudaContext::new(ordinal).map_err(|error| {
+    let context = CudaContext::new(ordinal).map_err(|error| {
         unavailable(ordinal, format!("it cannot be opened: {error}"), "look at `nvidia-smi`")
-    })
+    })?;
+    open.insert(ordinal, context.clone());
+    Ok(context)
 }
 
 #[allow(unsafe_code, reason = "opens a library")]

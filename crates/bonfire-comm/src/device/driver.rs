@@ -47,9 +47,10 @@ pub(super) struct Join {
     pub(super) group: u32,
     pub(super) id: Vec<u8>,
     pub(super) companion: Arc<HostEngine>,
-    /// Which conductor orders it, and what that carries its headers by if it is a new one.
+    /// Which conductor orders it, and what that carries its headers by.
     pub(super) conductor: u64,
-    pub(super) order: Option<Arc<HostEngine>>,
+    pub(super) order: Arc<HostEngine>,
+    pub(super) entered: Entered,
     pub(super) bytes_sent: Arc<AtomicU64>,
     pub(super) deadline: Instant,
     pub(super) timeout: Duration,
@@ -184,14 +185,8 @@ impl<L: Library> Driver<L> {
             let _ = self.library.abort(comm);
             return Err(self.failure().unwrap_or_else(|| failed(detail)));
         }
-        let entered = Entered::default();
-        companion.membership().register(&progress_key(&identity), entered.clone());
-        if let Some(order) = join.order {
-            self.conductors.insert(join.conductor, Conductor::new(order));
-        }
-        if let Some(conductor) = self.conductors.get_mut(&join.conductor) {
-            conductor.lanes += 1;
-        }
+        let conductor = self.conductors.entry(join.conductor);
+        conductor.or_insert_with(|| Conductor::new(join.order)).lanes += 1;
         let lane = Lane {
             comm: Some(comm),
             numbers: Numbers::new(rank, size, group),
@@ -200,7 +195,7 @@ impl<L: Library> Driver<L> {
             conductor: join.conductor,
             queue: std::collections::VecDeque::new(),
             in_flight: std::collections::VecDeque::new(),
-            entered,
+            entered: join.entered,
             bytes_sent: join.bytes_sent,
         };
         self.lanes.insert(join.lane, lane);
@@ -373,7 +368,7 @@ enum Next {
 }
 
 /// Under which name a group's progress on the device is known, beside that of its companion.
-fn progress_key(identity: &str) -> String {
+pub(super) fn progress_key(identity: &str) -> String {
     format!("{identity}@device")
 }
 

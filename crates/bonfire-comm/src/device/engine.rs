@@ -1,19 +1,21 @@
 //! What a process group calls.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::driver::{Command, Driver, Join, Shared, WHOLE};
+use super::driver::{Command, Driver, Join, Shared, WHOLE, progress_key};
 use super::lane::{Job, Status};
 use super::library::Library;
 use crate::device_buffer::DeviceEvent;
 use crate::flight::Recorder;
 use crate::group::deadline_after;
 use crate::host_engine::HostEngine;
+use crate::membership::Entered;
+use crate::sync::lock;
 use crate::work::WorkHandle;
 use crate::{
     Buffer, Call, Capabilities, CommError, DType, Engine, HostBuffer, HostView, MemoryKind,
@@ -42,18 +44,28 @@ pub(crate) fn open<L: Library>(
         .name(format!("comm {}", L::NAME))
         .spawn(move || Driver::new(library, ranks, latch, received).run())
         .map_err(|error| CommError::system("start the device thread", &error))?;
+    let order = order_of(&world, WORLD, timeout)?;
     let session = Arc::new(Session {
         engine: L::ENGINE,
         unique_id: L::unique_id,
         world_size: world.world_size(),
+        order,
         shared,
         commands,
     });
-    let members: Vec<usize> = (0..world.world_size()).collect();
-    let spec = SubGroup { identity: "world/order", members: &members, timeout, algorithm: None };
-    let order = Arc::new(world.sub_engine(spec)?);
-    let engine = DeviceEngine::join(session, world, WORLD, Some(order), timeout)?;
+    let engine = DeviceEngine::new(session, world, WORLD, timeout);
     Ok(ProcessGroup::from_engine(Arc::new(engine), WORLD, timeout))
+}
+
+/// What carries the order of a group's operations.
+///
+/// # Collective
+/// All ranks of `companion`.
+fn order_of(companion: &HostEngine, identity: &str, timeout: Duration) -> Result<Arc<HostEngine>> {
+    let identity = format!("{identity}/order");
+    let members: Vec<usize> = (0..companion.world_size()).collect();
+    let spec = SubGroup { identity: &identity, members: &members, timeout, algorithm: None };
+    Ok(Arc::new(companion.sub_engine(spec)?))
 }
 
 /// What all engines of a device share.
@@ -61,6 +73,8 @@ struct Session {
     engine: &'static str,
     unique_id: fn() -> Result<Vec<u8>, String>,
     world_size: usize,
+    /// The order of all groups that have every rank.
+    order: Arc<HostEngine>,
     shared: Arc<Shared>,
     commands: Sender<Command>,
 }
@@ -77,46 +91,76 @@ pub(super) struct DeviceEngine {
     session: Arc<Session>,
     companion: Arc<HostEngine>,
     identity: String,
-    lane: u64,
+    timeout: Duration,
+    /// The device thread's side of it, from the first operation on.
+    lane: OnceLock<u64>,
+    joining: Mutex<()>,
+    /// The last collective that was launched.
+    entered: Entered,
     bytes_sent: Arc<AtomicU64>,
 }
 
 impl DeviceEngine {
-    /// Connects the ranks of `companion` over their devices.
-    fn join(
+    fn new(
         session: Arc<Session>,
         companion: Arc<HostEngine>,
         identity: &str,
-        order: Option<Arc<HostEngine>>,
         timeout: Duration,
-    ) -> Result<Self> {
-        let deadline = deadline_after(timeout);
-        let id = agree_on_id(session.unique_id, &companion, identity, timeout)?;
+    ) -> Self {
+        let (identity, bytes_sent) = (identity.to_owned(), Arc::new(AtomicU64::new(0)));
+        let (lane, joining) = (OnceLock::new(), Mutex::new(()));
+        // Others may ask how far this rank is before it has come to the first operation.
+        let entered = Entered::default();
+        companion.membership().register(&progress_key(&identity), entered.clone());
+        Self { session, companion, identity, timeout, lane, joining, entered, bytes_sent }
+    }
+
+    /// The lane, which is made when it is first asked for: connections between devices take time
+    /// and memory, and many groups have no use for them.
+    ///
+    /// # Collective
+    /// All ranks, the first time.
+    fn lane(&self) -> Result<u64> {
+        let _one_at_a_time = lock(&self.joining);
+        match self.lane.get() {
+            Some(lane) => Ok(*lane),
+            None => {
+                let lane = self.join()?;
+                Ok(*self.lane.get_or_init(|| lane))
+            }
+        }
+    }
+
+    /// Connects the ranks over their devices.
+    fn join(&self) -> Result<u64> {
+        let Self { session, companion, identity, timeout, .. } = self;
+        let deadline = deadline_after(*timeout);
+        let id = agree_on_id(session.unique_id, companion, identity, *timeout)?;
         let lane = session.shared.lanes.fetch_add(1, Ordering::Relaxed) + 1;
-        let whole = companion.world_size() == session.world_size;
-        let bytes_sent = Arc::new(AtomicU64::new(0));
+        let (conductor, order) = match companion.world_size() == session.world_size {
+            true => (WHOLE, session.order.clone()),
+            false => (lane, order_of(companion, identity, *timeout)?),
+        };
         let (reply, answer) = bounded(1);
         session.send(Command::Join(Join {
             lane,
-            identity: identity.to_owned(),
+            identity: identity.clone(),
             group: xxh3_64(identity.as_bytes()) as u32,
             id,
             companion: companion.clone(),
-            conductor: if whole { WHOLE } else { lane },
+            conductor,
             order,
-            bytes_sent: bytes_sent.clone(),
+            entered: self.entered.clone(),
+            bytes_sent: self.bytes_sent.clone(),
             deadline,
-            timeout,
+            timeout: *timeout,
             reply,
         }))?;
         match answer.recv_deadline(deadline + EXPLAIN) {
-            Ok(result) => result?,
-            Err(RecvTimeoutError::Timeout) => {
-                return Err(stuck("the creation of a group"));
-            }
-            Err(RecvTimeoutError::Disconnected) => return Err(stuck("it has ended; before that")),
+            Ok(result) => result.map(|()| lane),
+            Err(RecvTimeoutError::Timeout) => Err(stuck("the creation of a group")),
+            Err(RecvTimeoutError::Disconnected) => Err(stuck("the creation of a group: it ended")),
         }
-        Ok(Self { session, companion, identity: identity.to_owned(), lane, bytes_sent })
     }
 
     fn failure_now(&self) -> Option<CommError> {
@@ -220,11 +264,12 @@ impl Engine for DeviceEngine {
             Buffer::Device(device) => device,
             host @ Buffer::Host(_) => return self.companion.start(operation, host, call),
         };
+        let lane = self.lane()?;
         let status = Arc::new(Status::default());
         let (done, receiver) = bounded(1);
         let (deadline, what) = (call.deadline, operation.to_string());
         let job = Job { operation, buffer, call, status: status.clone(), done };
-        self.session.send(Command::Start(self.lane, job))?;
+        self.session.send(Command::Start(lane, job))?;
         let companion = self.companion.clone();
         Ok(Work::new(DeviceWork { status, done: receiver, deadline, what, companion }))
     }
@@ -238,19 +283,13 @@ impl Engine for DeviceEngine {
     }
 
     fn sub_group(&self, spec: SubGroup<'_>) -> Result<Arc<dyn Engine>> {
-        let SubGroup { identity, members, timeout, .. } = spec;
         let companion = Arc::new(self.companion.sub_engine(spec)?);
-        let whole = members.len() == self.session.world_size;
-        let order = match whole {
-            true => None,
-            false => {
-                let identity = format!("{identity}/order");
-                let spec = SubGroup { identity: &identity, ..spec };
-                Some(Arc::new(self.companion.sub_engine(spec)?))
-            }
-        };
         let session = self.session.clone();
-        Ok(Arc::new(Self::join(session, companion, identity, order, timeout)?))
+        Ok(Arc::new(Self::new(session, companion, spec.identity, spec.timeout)))
+    }
+
+    fn prepare_devices(&self) -> Result<()> {
+        self.lane().map(drop)
     }
 
     fn abort(&self, reason: &str) {
@@ -274,9 +313,10 @@ impl Engine for DeviceEngine {
 
 impl Drop for DeviceEngine {
     fn drop(&mut self) {
+        let Some(lane) = self.lane.get() else { return };
         // The other ranks count on what was started, and should hear of it before a goodbye.
         let (reply, answer) = bounded(1);
-        if self.session.commands.send(Command::Retire(self.lane, reply)).is_ok()
+        if self.session.commands.send(Command::Retire(*lane, reply)).is_ok()
             && answer.recv_timeout(GOODBYE).is_err()
         {
             tracing::warn!(group = %self.identity, "operations on the device outlive their group");

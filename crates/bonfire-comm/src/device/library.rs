@@ -58,6 +58,7 @@ pub(crate) trait Library: Send + 'static {
 }
 
 /// A rank's place in a group that is made.
+#[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "for the fake library"))]
 pub(crate) struct Seat<'a> {
     /// What [`Library::unique_id`] returned to rank 0.
     pub(crate) id: &'a [u8],

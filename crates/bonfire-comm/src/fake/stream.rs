@@ -45,7 +45,10 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.items = None;
-        if let Some(thread) = self.thread.take() {
+        // An item may hold the last handle of its own stream.
+        if let Some(thread) =
+            self.thread.take_if(|t| t.thread().id() != std::thread::current().id())
+        {
             let _ = thread.join();
         }
     }

@@ -96,6 +96,8 @@ fn ranks_launch_in_one_order_whatever_their_programs_do() {
     spawn_with_timeout(3, Duration::from_secs(20), |group, device| {
         let a = group.duplicate("a").unwrap();
         let b = group.duplicate("b").unwrap();
+        a.prepare_devices().unwrap();
+        b.prepare_devices().unwrap();
         let start = |group: &ProcessGroup, op| {
             let buffer = device.produce(ones(8), Duration::from_millis(1));
             group.start(Operation::AllReduce(op), buffer.into()).unwrap()
