@@ -8,11 +8,11 @@ use bonfire_models::Mlp;
 use bonfire_nn::{ImageClassifier, cross_entropy};
 use bonfire_parallel::{
     AdamWConfig, Compression, DataParallel, DataParallelConfig, FlatOptimizer, GradientReduction,
-    Join, LocalSgd, StepOptions, StepReport, ZeroStage,
+    Join, LocalSgd, StepInProgress, StepOptions, StepReport, ZeroStage,
 };
 use bonfire_tensor::state::{State, Stateful};
-use bonfire_tests::Samples;
-use bonfire_tests::training::{HIDDEN, mlp, small_buckets};
+use bonfire_tests::training::{HIDDEN, mlp, numbers, small_buckets};
+use bonfire_tests::{Memory, Samples};
 use burn::tensor::{DType, Device};
 
 /// The rank and the step of the overflow.
@@ -57,6 +57,15 @@ impl Fp16 {
     fn end_step(&mut self) -> StepReport {
         let options = StepOptions::new().with_scaler(&mut self.scaler).with_clip(Clip::norm(1.0));
         self.parallel.step_with_options(self.optimizer.as_mut(), 0.01, options).unwrap()
+    }
+
+    fn begin_step(&mut self) -> StepInProgress {
+        let options = StepOptions::new().with_scaler(&mut self.scaler).with_clip(Clip::norm(1.0));
+        self.parallel.begin_step(self.optimizer.as_mut(), 0.01, options).unwrap()
+    }
+
+    fn conclude(&mut self, step: StepInProgress) -> StepReport {
+        self.parallel.conclude(step, self.optimizer.as_mut(), Some(&mut self.scaler)).unwrap()
     }
 
     /// A step of two micro-batches; with `overflow` the first one's gradients do not fit fp16.
@@ -120,17 +129,18 @@ fn configs() -> Vec<DataParallelConfig> {
 #[test]
 fn an_overflow_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
     // The first step lays the buckets out anew.
-    for (config, bad_step) in configs().into_iter().flat_map(|c| [0, 1, 2].map(|s| (c.clone(), s)))
-    {
-        for world in [2, 3] {
-            let prints = local::spawn(world, |group| {
+    let all = configs().into_iter().flat_map(|c| [0, 1, 2].map(|s| (c.clone(), s)));
+    for (config, bad_step) in all {
+        let places = Memory::ALL.map(|memory| [2, 3].map(|world| (memory, world)));
+        for (memory, world) in places.into_iter().flatten() {
+            let prints = memory.spawn(world, |group| {
                 let mut training = Fp16::new(&group, config.clone());
                 for step in 0..STEPS {
                     let before = training.state();
                     let scale = training.scaler.scale();
                     let overflow = step == bad_step && group.rank() == BAD_RANK;
                     let report = training.step(step, overflow);
-                    let what = format!("{config:?}, {world} ranks, step {step}");
+                    let what = format!("{config:?}, {memory:?}, {world} ranks, step {step}");
                     assert_eq!(report.skipped, step == bad_step, "{what}");
                     assert_eq!(report.grad_norm.is_none(), report.skipped, "{what}");
                     if report.skipped {
@@ -183,7 +193,7 @@ fn what_a_hook_holds_back_follows_the_scale() {
 
 #[test]
 fn ranks_that_ran_out_of_batches_skip_too() {
-    let ends = local::spawn(3, |group| {
+    let run = |group: ProcessGroup| {
         let config = DataParallelConfig { join: Join::ActiveRanks, ..small_buckets() };
         let mut training = Fp16::new(&group, config);
         let mut skipped = Vec::new();
@@ -199,18 +209,97 @@ fn ranks_that_ran_out_of_batches_skip_too() {
         training.parallel.check_replicas().unwrap();
         assert_eq!(skipped, [false, false, false, true, false][..batches]);
         (training.parallel.steps(), training.scaler.scale(), training.scaler.skipped_steps())
-    });
-    assert_eq!(ends, [(4, 512.0, 1); 3]);
+    };
+    for memory in Memory::ALL {
+        assert_eq!(memory.spawn(3, run), [(4, 512.0, 1); 3], "{memory:?}");
+    }
 }
 
 #[test]
 fn a_continuation_has_the_same_bits_with_scale_and_tracker() {
-    for config in configs().into_iter().filter(|config| config.local_sgd.is_none()) {
-        let whole = train(&config, 0..STEPS, None);
-        let saved = train(&config, 0..BAD_STEP + 2, None);
-        let resumed = train(&config, BAD_STEP + 2..STEPS, Some(&saved));
-        assert!(resumed == whole, "{config:?}");
+    let configs = configs().into_iter().filter(|config| config.local_sgd.is_none());
+    for (config, memory) in configs.flat_map(|config| Memory::ALL.map(|m| (config.clone(), m))) {
+        let whole = train(&config, 0..STEPS, None, memory);
+        let saved = train(&config, 0..BAD_STEP + 2, None, memory);
+        let resumed = train(&config, BAD_STEP + 2..STEPS, Some(&saved), memory);
+        assert!(resumed == whole, "{config:?} {memory:?}");
         assert_eq!(whole.3.clone().take_float("scale").unwrap(), 512.0);
+    }
+}
+
+/// A device's figures are read when the next pass has been submitted.
+#[test]
+fn a_step_that_is_concluded_after_the_next_pass_is_the_same() {
+    for config in configs().into_iter().filter(|config| config.local_sgd.is_none()) {
+        let run = |late: bool| {
+            Memory::Device.spawn(2, |group| {
+                let mut training = Fp16::new(&group, config.clone());
+                let mut reports = Vec::new();
+                let mut begun = None;
+                for step in 0..STEPS {
+                    let bad = (step == 0 || step == BAD_STEP) && group.rank() == BAD_RANK;
+                    training.backward(step, if bad { 1e9 } else { 1.0 });
+                    reports.extend(begun.take().map(|step| training.conclude(step)));
+                    let next = training.begin_step();
+                    // What a hook holds back has to hear of a new scale at once.
+                    let plain =
+                        [Compression::None, Compression::Fp16, Compression::Bf16];
+                    let waits = !plain.contains(&config.compression);
+                    assert_eq!(next.is_known(), waits, "{config:?}");
+                    match late {
+                        true => begun = Some(next),
+                        false => reports.push(training.conclude(next)),
+                    }
+                }
+                reports.extend(begun.take().map(|step| training.conclude(step)));
+                let skipped: Vec<bool> = reports.iter().map(|report| report.skipped).collect();
+                assert_eq!(skipped, [true, false, true, false, false, false], "{config:?}");
+                assert_eq!(training.parallel.steps(), STEPS as u64 - 2);
+                (reports, training.state(), training.scaler.state().unwrap())
+            })
+        };
+        assert!(run(true) == run(false), "{config:?}");
+    }
+}
+
+/// What the device finds out equals what the host does, but for rounding.
+#[test]
+fn training_on_a_device_is_that_on_the_host() {
+    for config in configs() {
+        let run = |memory: Memory| {
+            memory.spawn(2, |group| {
+                let mut training = Fp16::new(&group, config.clone());
+                let norms: Vec<Option<f64>> = (0..STEPS)
+                    .map(|step| {
+                        let bad = step == BAD_STEP && group.rank() == BAD_RANK;
+                        training.step(step, bad).grad_norm
+                    })
+                    .collect();
+                training.parallel.agree().unwrap();
+                (norms, training.parallel.state().unwrap(), training.scaler.scale())
+            })
+        };
+        let host = run(Memory::Host);
+        for memory in [Memory::Device, Memory::Staged] {
+            for (there, here) in run(memory).into_iter().zip(&host) {
+                assert_eq!(there.2, here.2);
+                for (norm, expected) in there.0.iter().zip(&here.0) {
+                    let near = match (norm, expected) {
+                        (Some(norm), Some(expected)) => (norm / expected - 1.0).abs() < 2e-2,
+                        (norm, expected) => norm == expected,
+                    };
+                    assert!(near, "{config:?} {memory:?}: norm {norm:?} {expected:?}");
+                }
+                let expected = numbers(&here.1);
+                for (path, values) in numbers(&there.1) {
+                    let what = format!("{config:?} {memory:?}: {path}");
+                    // AdamW moves an element by up to the rate, whichever sign rounding has left.
+                    let off = values.iter().zip(&expected[&path]).map(|(a, b)| (a - b).abs());
+                    let mean = off.clone().sum::<f64>() / values.len() as f64;
+                    assert!(mean < 1e-3, "{what}: {mean}");
+                }
+            }
+        }
     }
 }
 
@@ -221,23 +310,25 @@ fn train(
     config: &DataParallelConfig,
     steps: std::ops::Range<usize>,
     saved: Option<&Saved>,
+    memory: Memory,
 ) -> Saved {
-    local::spawn(2, |group| {
-        let mut training = Fp16::new(&group, config.clone());
-        if let Some((model, exchange, moments, scaler)) = saved.cloned() {
-            training.parallel.load_state(model).unwrap();
-            let optimizer = training.optimizer.as_mut();
-            training.parallel.load_exchange_state(exchange, optimizer, moments).unwrap();
-            training.scaler.load_state(scaler).unwrap();
-        }
-        for step in steps.clone() {
-            training.step(step, step == BAD_STEP && group.rank() == BAD_RANK);
-        }
-        let exchange = training.parallel.exchange_state(training.optimizer.as_mut()).unwrap();
-        let (model, moments, _) = training.state();
-        (model, exchange, moments, training.scaler.state().unwrap())
-    })
-    .swap_remove(0)
+    memory
+        .spawn(2, |group| {
+            let mut training = Fp16::new(&group, config.clone());
+            if let Some((model, exchange, moments, scaler)) = saved.cloned() {
+                training.parallel.load_state(model).unwrap();
+                let optimizer = training.optimizer.as_mut();
+                training.parallel.load_exchange_state(exchange, optimizer, moments).unwrap();
+                training.scaler.load_state(scaler).unwrap();
+            }
+            for step in steps.clone() {
+                training.step(step, step == BAD_STEP && group.rank() == BAD_RANK);
+            }
+            let exchange = training.parallel.exchange_state(training.optimizer.as_mut()).unwrap();
+            let (model, moments, _) = training.state();
+            (model, exchange, moments, training.scaler.state().unwrap())
+        })
+        .swap_remove(0)
 }
 
 #[test]

@@ -1,7 +1,8 @@
 use crate::AmpError;
 use bonfire_tensor::TensorError;
+use bonfire_tensor::batch_norm::with_autodiff_of;
 use bonfire_tensor::state::{Scalar, State, StateError, Stateful};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{Bool, DType, Device, Tensor};
 
 /// Settings of a [`GradScaler`], with PyTorch's names and defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,6 +94,7 @@ impl GradScalerConfig {
                 growth_tracker: 0,
                 skipped_steps: 0,
                 config: self,
+                apart: None,
             }),
         }
     }
@@ -116,12 +118,28 @@ impl GradScalerConfig {
 ///
 /// # Reference
 /// `torch.amp.GradScaler`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct GradScaler {
     config: GradScalerConfig,
     scale: f32,
     growth_tracker: u64,
     skipped_steps: u64,
+    /// Scale and tracker on the device, where they may be a step ahead.
+    apart: Option<Apart>,
+}
+
+/// What a device knows of a scaler.
+#[derive(Debug, Clone)]
+struct Apart {
+    scale: Tensor<1>,
+    growth_tracker: Tensor<1>,
+}
+
+impl PartialEq for GradScaler {
+    fn eq(&self, other: &Self) -> bool {
+        let figures = |one: &Self| (one.config, one.scale, one.growth_tracker, one.skipped_steps);
+        figures(self) == figures(other)
+    }
 }
 
 impl GradScaler {
@@ -131,7 +149,10 @@ impl GradScaler {
             DType::F16 | DType::BF16 => loss.cast(DType::F32),
             _ => loss,
         };
-        loss.mul_scalar(self.scale)
+        match &self.apart {
+            None => loss.mul_scalar(self.scale),
+            Some(apart) => loss.clone() * with_autodiff_of(&loss, apart.scale.clone()),
+        }
     }
 
     /// The scale of the window at hand.
@@ -142,6 +163,44 @@ impl GradScaler {
     /// What gradients have to be multiplied by to undo the scale.
     pub fn inverse_scale(&self) -> f64 {
         f64::from((1.0 / f64::from(self.scale)) as f32)
+    }
+
+    /// What gradients have to be multiplied by to undo the scale, as a tensor of shape `[1]` on
+    /// `device`. From now on the scale is kept there, and [`advance`](Self::advance) changes it.
+    pub fn inverse_on(&mut self, device: &Device) -> Tensor<1> {
+        let device = device.clone().without_autodiff();
+        let (scale, tracker) = (self.scale, self.growth_tracker as f32);
+        let one = |value: f32| Tensor::<1>::from_data([value], (&device, DType::F32));
+        let apart = self
+            .apart
+            .get_or_insert_with(|| Apart { scale: one(scale), growth_tracker: one(tracker) });
+        apart.scale.clone().recip()
+    }
+
+    /// Notes the end of a window on the device: `finite` (shape `[1]`) says whether its gradients
+    /// were finite. Returns the new scale, for [`conclude`](Self::conclude).
+    ///
+    /// Call [`inverse_on`](Self::inverse_on) before; nobody waits for the device.
+    pub fn advance(&mut self, finite: &Tensor<1, Bool>) -> Option<Tensor<1>> {
+        let GradScalerConfig { growth_factor, backoff_factor, growth_interval, .. } = self.config;
+        let Apart { scale, growth_tracker } = self.apart.take()?;
+        let counted = growth_tracker.clone().add_scalar(1.0);
+        let is_due = counted.clone().greater_equal_scalar(growth_interval as f32);
+        let grown = scale.clone().mul_scalar(growth_factor);
+        let grows = is_due.clone().bool_and(grown.clone().is_finite());
+        let kept = scale.clone().mask_where(grows, grown);
+        let new = scale.mul_scalar(backoff_factor).mask_where(finite.clone(), kept);
+        let counted = counted.mask_fill(is_due, 0.0);
+        let tracker = growth_tracker.zeros_like().mask_where(finite.clone(), counted);
+        self.apart = Some(Apart { scale: new.clone(), growth_tracker: tracker });
+        Some(new)
+    }
+
+    /// Takes over what the device has found in a window: whether there was an overflow, and the
+    /// scale that [`advance`](Self::advance) has returned.
+    pub fn conclude(&mut self, found_inf: bool, scale: f32) {
+        self.update_figures(found_inf);
+        self.scale = scale;
     }
 
     /// Steps without an overflow since the scale last changed.
@@ -157,6 +216,11 @@ impl GradScaler {
     /// Notes the end of a window: whether its gradients had an overflow, on any rank, so that its
     /// step was skipped.
     pub fn update(&mut self, found_inf: bool) {
+        self.update_figures(found_inf);
+        self.apart = None;
+    }
+
+    fn update_figures(&mut self, found_inf: bool) {
         let times = |factor: f64| (f64::from(self.scale) * factor) as f32;
         if found_inf {
             self.scale = times(self.config.backoff_factor);
@@ -195,6 +259,7 @@ impl Stateful for GradScaler {
             return Err(StateError::Scalar { name, expected, got: scale.to_string() }.into());
         }
         self.scale = scale;
+        self.apart = None;
         self.growth_tracker = state.take_uint(TRACKER)?;
         self.skipped_steps = state.take_uint(SKIPPED)?;
         Ok(state.finish()?)
@@ -223,6 +288,33 @@ mod tests {
         let expected = [32.0, 32.0, 32.0, 16.0, 16.0, 16.0, 32.0, 32.0].map(|scale| scale * k);
         assert_eq!(scales, expected);
         assert_eq!((scaler.growth_tracker(), scaler.skipped_steps()), (1, 2));
+    }
+
+    #[test]
+    fn the_scale_on_a_device_is_that_on_the_host() {
+        let device = Device::flex();
+        let (mut host, mut apart) = (scaler(3), scaler(3));
+        for found_inf in [true, false, false, true, false, false, false, false, false, false, true]
+        {
+            let loss = Tensor::<1>::from_data([3.0f32], &device.clone().autodiff()).require_grad();
+            let scaled = apart.scale_loss(loss.clone());
+            let gradients = scaled.backward();
+            let gradient = loss.grad(&gradients).unwrap().into_scalar::<f32>();
+            assert_eq!(gradient, host.scale());
+            let inverse = apart.inverse_on(&device).into_scalar::<f32>();
+            assert_eq!(f64::from(inverse), host.inverse_scale());
+            let finite = Tensor::<1>::from_data([if found_inf { f32::NAN } else { 1.0 }], &device);
+            let scale = apart.advance(&finite.is_finite()).unwrap().into_scalar::<f32>();
+            // The device is a step ahead until somebody has read what it found.
+            apart.conclude(found_inf, scale);
+            host.update(found_inf);
+            assert_eq!(apart, host);
+        }
+        let mut full =
+            GradScalerConfig::new().with_init_scale(2e38).with_growth_interval(1).init().unwrap();
+        drop(full.inverse_on(&device));
+        let finite = Tensor::<1>::from_data([1.0f32], &device).is_finite();
+        assert_eq!(full.advance(&finite).unwrap().into_scalar::<f32>(), 2e38);
     }
 
     #[test]

@@ -92,6 +92,24 @@ impl GradientStats {
         Ok(Self { norm_type, total, finite })
     }
 
+    /// Sum of squares, or largest absolute value, of the elements of a flat tensor times `factor`
+    /// (shape `[1]`), as a tensor of shape `[1]` and type f32 that nobody waits for.
+    ///
+    /// Not finite when an element is not, and in a sum of squares above 3e38, the square of a norm
+    /// with which no training goes on.
+    pub fn total_on_device(flat: &Tensor<1>, factor: &Tensor<1>, norm_type: NormType) -> Tensor<1> {
+        let flat = match flat.dtype() {
+            DType::F32 => flat.clone(),
+            _ => flat.clone().cast(DType::F32),
+        };
+        let scaled = flat * factor.clone();
+        match norm_type {
+            NormType::Two => scaled.square().sum(),
+            // A largest value may pass a NaN over; a sum of zeros does not.
+            NormType::Infinity => scaled.clone().abs().max() + scaled.mul_scalar(0.0).sum(),
+        }
+    }
+
     fn of_slice<E: Copy + ToF64>(values: &[E], norm_type: NormType) -> Self {
         match norm_type {
             NormType::Two => {
@@ -317,6 +335,24 @@ mod tests {
         assert!(stats.is_finite() && (stats.norm() / 5f64.sqrt() - 1e30).abs() < 1e24);
         let stats = GradientStats::of_host(&vec![1e200f64].into(), 0..1, NormType::Two);
         assert!(stats.is_finite());
+    }
+
+    #[test]
+    fn totals_on_a_device_are_those_of_a_plain_sum_and_show_a_bad_element() {
+        let one = |tensor: Tensor<1>| tensor.into_scalar::<f32>();
+        let factor = Tensor::<1>::from_data([0.5f32], &Device::flex());
+        for dtype in [DType::F32, DType::F16] {
+            let tensor = Tensor::<1>::from_data([3.0f32, -4.0, 0.0], &Device::flex()).cast(dtype);
+            let total = |norm| one(GradientStats::total_on_device(&tensor, &factor, norm));
+            assert_eq!((total(NormType::Two), total(NormType::Infinity)), (6.25, 2.0));
+        }
+        for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let tensor = Tensor::<1>::from_data([1.0f32, bad, 2.0], &Device::flex());
+            for norm in NORMS {
+                let total = GradientStats::total_on_device(&tensor, &factor, norm);
+                assert!(!one(total).is_finite(), "{bad} {norm:?}");
+            }
+        }
     }
 
     #[test]

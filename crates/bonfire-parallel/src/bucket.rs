@@ -9,6 +9,27 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// that the backward pass left it in, which saves more than a collective costs.
 const ALONE: usize = 512 * 1024;
 
+/// How the parameters in a bucket are aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Grain {
+    /// One directly behind the other, and large ones in buckets of their own.
+    #[default]
+    Host,
+    /// At multiples of 256 elements, with zeros between them, so that a part of a bucket is a view and
+    /// no copy: Burn's GPU memory is cut at multiples of 512 bytes.
+    Device,
+}
+
+impl Grain {
+    /// Elements between two places at which a parameter may begin.
+    pub(crate) fn elements(self) -> usize {
+        match self {
+            Self::Host => 1,
+            Self::Device => 256,
+        }
+    }
+}
+
 /// One parameter's place in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
@@ -63,6 +84,17 @@ impl BucketLayout {
         first_cap_mb: f64,
         cap_mb: f64,
     ) -> Self {
+        Self::with_grain(trainable, arrival, first_cap_mb, cap_mb, Grain::Host)
+    }
+
+    /// As [`new`](Self::new), for memory of a kind.
+    pub fn with_grain(
+        trainable: &[ParameterSpec],
+        arrival: &[usize],
+        first_cap_mb: f64,
+        cap_mb: f64,
+        grain: Grain,
+    ) -> Self {
         let mut open: Vec<Bucket> = Vec::new();
         let mut closed: Vec<Bucket> = Vec::new();
         let mut position = vec![0; trainable.len()];
@@ -70,13 +102,14 @@ impl BucketLayout {
         for (place, &parameter) in arrival.iter().enumerate() {
             let Some(spec) = trainable.get(parameter) else { continue };
             position[parameter] = place;
-            let alone = spec.num_elements() * spec.dtype.size_bytes() >= ALONE;
+            let large = spec.num_elements() * spec.dtype.size_bytes() >= ALONE;
+            let alone = large && grain == Grain::Host;
             let same_type = open.iter().position(|bucket| bucket.dtype == spec.dtype);
             let mut bucket = match same_type {
                 Some(index) if !alone => open.remove(index),
                 _ => Bucket { dtype: spec.dtype, segments: Vec::new() },
             };
-            let start = bucket.num_elements();
+            let start = bucket.num_elements().next_multiple_of(grain.elements());
             bucket.segments.push(Segment {
                 path: spec.path.clone(),
                 shape: spec.shape.clone(),
@@ -151,6 +184,20 @@ mod tests {
         assert_eq!(paths, [vec!["p5", "p4"], vec!["p3", "p2", "p1"], vec!["p0"]]);
         assert_eq!(layout.place(3), Some((1, 0)));
         assert_eq!(layout.buckets()[1].segments[1].range, quarter..2 * quarter);
+    }
+
+    #[test]
+    fn on_a_device_parameters_begin_where_memory_can_be_cut() {
+        let specs: Vec<_> = [3, 256, 1 << 20, 1]
+            .iter()
+            .enumerate()
+            .map(|(k, len)| spec(&format!("p{k}"), *len, DType::F32))
+            .collect();
+        let layout = BucketLayout::with_grain(&specs, &[0, 1, 2, 3], 25.0, 25.0, Grain::Device);
+        let [bucket] = layout.buckets() else { panic!("{layout:?}") };
+        let ranges: Vec<Range<usize>> = bucket.segments.iter().map(|s| s.range.clone()).collect();
+        let end = 512 + (1 << 20);
+        assert_eq!(ranges, [0..3, 256..512, 512..end, end..end + 1]);
     }
 
     #[test]

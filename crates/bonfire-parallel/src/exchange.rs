@@ -4,7 +4,10 @@ use crate::ParallelError;
 use crate::bucket::BucketLayout;
 use crate::hooks::{CommHook, HookBucket};
 use crate::shard::Sharding;
-use bonfire_comm::{Buffer, CommError, HostBuffer, ProcessGroup, ReduceOp, Work};
+use bonfire_amp::HalfType;
+use bonfire_comm::{Buffer, CommError, HostBuffer, Operation, ProcessGroup, ReduceOp, Work};
+use bonfire_tensor::lend::{self, Lent};
+use burn::tensor::{DType, Tensor};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +35,12 @@ pub(crate) enum Pending {
     Part(Work),
     /// With the hook's thread.
     Hooked(Receiver<Result<HostBuffer, ParallelError>>),
+    /// On a device; every rank gets all of it.
+    Lent(Lent),
+    /// On a device; a rank gets its part.
+    LentPart(Lent),
+    /// On a device, in 16 bits; every rank gets all of it.
+    LentHalf(Lent, DType),
 }
 
 /// What came back.
@@ -40,6 +49,10 @@ pub(crate) enum Arrived {
     Whole(HostBuffer),
     /// The mean of this rank's part, and the bucket's memory, now free.
     Part { part: HostBuffer, memory: HostBuffer },
+    /// The mean of all elements, on a device.
+    Flat(Tensor<1>),
+    /// The mean of this rank's part, on a device.
+    FlatPart(Tensor<1>),
 }
 
 impl Pending {
@@ -47,6 +60,7 @@ impl Pending {
         match self {
             Self::Whole(work) | Self::Part(work) => work.is_done(),
             Self::Hooked(done) => !done.is_empty(),
+            Self::Lent(lent) | Self::LentPart(lent) | Self::LentHalf(lent, _) => lent.is_done(),
         }
     }
 
@@ -61,6 +75,13 @@ impl Pending {
             (Self::Whole(work) | Self::Part(work), _) => {
                 Ok(Arrived::Whole(work.wait()?.into_host()?))
             }
+            (Self::LentPart(lent), Some(sharding)) => {
+                let flat = lent.finish()?;
+                let own = sharding.range(flat.dims()[0]);
+                Ok(Arrived::FlatPart(flat.slice(own)))
+            }
+            (Self::Lent(lent) | Self::LentPart(lent), _) => Ok(Arrived::Flat(lent.finish()?)),
+            (Self::LentHalf(lent, dtype), _) => Ok(Arrived::Flat(lent.finish()?.cast(dtype))),
             (Self::Hooked(done), _) => match done.recv() {
                 Ok(result) => Ok(Arrived::Whole(result?)),
                 Err(_) => Err(hook_ended()),
@@ -82,6 +103,33 @@ pub(crate) fn start(
         }
         _ => Pending::Whole(group.start_all_reduce(buffer, ReduceOp::Mean)?),
     })
+}
+
+/// Starts the exchange of a bucket that lies on a device, in memory that nobody else holds.
+pub(crate) fn start_apart(
+    group: &ProcessGroup,
+    exchange: Exchange,
+    flat: Tensor<1>,
+) -> Result<Pending, ParallelError> {
+    Ok(match exchange {
+        Exchange::ReduceScatter => {
+            let operation = Operation::ReduceScatter(ReduceOp::Mean);
+            Pending::LentPart(lend::start(group, operation, flat)?)
+        }
+        _ => Pending::Lent(lend::start(group, Operation::AllReduce(ReduceOp::Mean), flat)?),
+    })
+}
+
+/// Starts the exchange of a bucket on a device in 16 bits: divided by the world size, cast, summed.
+pub(crate) fn start_half(
+    group: &ProcessGroup,
+    half: HalfType,
+    flat: Tensor<1>,
+) -> Result<Pending, ParallelError> {
+    let dtype = flat.dtype();
+    let halves = flat.div_scalar(group.world_size() as f64).cast(half.dtype());
+    let lent = lend::start(group, Operation::AllReduce(ReduceOp::Sum), halves)?;
+    Ok(Pending::LentHalf(lent, dtype))
 }
 
 /// Reduces a bucket on the calling thread.
@@ -115,6 +163,7 @@ pub(crate) fn copy_of(buffer: &HostBuffer, range: std::ops::Range<usize>) -> Hos
 /// cannot take them as one operation; the buckets go to the thread in order.
 pub(crate) struct HookRunner {
     start_step: u64,
+    half: Option<HalfType>,
     hook: Arc<Mutex<Box<dyn CommHook>>>,
     /// `None` only while it is dropped.
     jobs: Option<Sender<Job>>,
@@ -154,7 +203,7 @@ impl HookRunner {
         group: ProcessGroup,
         most: usize,
     ) -> Result<Self, ParallelError> {
-        let start_step = hook.start_step();
+        let (start_step, half) = (hook.start_step(), hook.half());
         let hook = Arc::new(Mutex::new(hook));
         let (jobs, received) = bounded::<Job>(most);
         let worker = hook.clone();
@@ -176,12 +225,17 @@ impl HookRunner {
             .map_err(|error| CommError::Internal {
                 detail: format!("no thread for the communication hook: {error}"),
             })?;
-        Ok(Self { start_step, hook, jobs: Some(jobs), thread: Some(thread) })
+        Ok(Self { start_step, half, hook, jobs: Some(jobs), thread: Some(thread) })
     }
 
     /// The step, counted from 0, from which the hook acts.
     pub(crate) fn start_step(&self) -> u64 {
         self.start_step
+    }
+
+    /// The type that gradients travel in, if that is all that the hook does.
+    pub(crate) fn half(&self) -> Option<HalfType> {
+        self.half
     }
 
     /// Gives a bucket to the thread.

@@ -8,23 +8,26 @@
 //! Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 //! SC 2020, arXiv:1910.02054, sections 5.1 and 5.2.
 
-use crate::bucket::Segment;
+use crate::bucket::{Grain, Segment};
 use bonfire_comm::ProcessGroup;
 use std::ops::Range;
 
 /// A part's length is a multiple of this, so that parts begin at whole cache lines.
-const GRAIN: usize = 16;
+const CACHE_LINE: usize = 16;
 
 /// The cut of all buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sharding {
     rank: usize,
     ranks: usize,
+    /// A part's length is a multiple of it.
+    grain: usize,
 }
 
 impl Sharding {
-    pub(crate) fn of(group: &ProcessGroup) -> Self {
-        Self { rank: group.rank(), ranks: group.world_size() }
+    pub(crate) fn of(group: &ProcessGroup, grain: Grain) -> Self {
+        let grain = grain.elements().max(CACHE_LINE);
+        Self { rank: group.rank(), ranks: group.world_size(), grain }
     }
 
     /// The cut as another rank of the group sees it.
@@ -34,7 +37,7 @@ impl Sharding {
 
     /// `len` elements and the padding that makes all parts equal.
     pub(crate) fn padded(self, len: usize) -> usize {
-        len.next_multiple_of(self.ranks * GRAIN)
+        len.next_multiple_of(self.ranks * self.grain)
     }
 
     /// This rank's elements of a bucket of `padded` elements.
@@ -83,7 +86,7 @@ mod tests {
     #[test]
     fn the_parts_of_all_ranks_are_the_bucket() {
         let segments = [segment("a", 0..10), segment("b", 10..90), segment("c", 90..101)];
-        let sharding = Sharding { rank: 0, ranks: 3 };
+        let sharding = Sharding { rank: 0, ranks: 3, grain: CACHE_LINE };
         let padded = sharding.padded(101);
         assert_eq!(padded, 144);
         let mut seen = vec![0; 101];

@@ -45,6 +45,11 @@ impl Gradient {
         host::flat_dispatch(&self.0)
     }
 
+    /// The gradient as a flat tensor in row-major order, on its device.
+    pub fn into_flat(self) -> Tensor<1> {
+        host::dispatch_to_flat(self.0)
+    }
+
     /// Whether [`into_buffer`](Self::into_buffer) makes no copy: the gradient lies on the CPU in
     /// row-major order, and nobody else holds its memory.
     pub fn owns_memory(&self) -> bool {

@@ -250,6 +250,25 @@ pub(crate) fn flat_dispatch(tensor: &DispatchTensor) -> Option<Tensor<1>> {
     }
 }
 
+/// A tensor of any backend as a flat one in row-major order, on its device.
+pub(crate) fn dispatch_to_flat(tensor: DispatchTensor) -> Tensor<1> {
+    match tensor.kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(primitive)) => {
+            let len = primitive.layout().num_elements();
+            Tensor::from_primitive::<Flex>(primitive.to_contiguous().reshape([len].into()))
+        }
+        #[cfg(feature = "cuda")]
+        DispatchTensorKind::Cube(BackendTensor::Float(primitive)) => {
+            use burn::backend::TensorMetadata;
+            use burn::backend::ops::FloatTensorOps;
+            use burn_cubecl::Cube;
+            let flat = burn::tensor::Shape::new([primitive.shape().num_elements()]);
+            Tensor::from_primitive::<Cube>(Cube::float_reshape(primitive, flat))
+        }
+        kind => Tensor::from_dispatch(DispatchTensor { kind, autodiff: tensor.autodiff }),
+    }
+}
+
 /// Whether a tensor is the only handle of CPU memory that holds its elements in row-major order.
 pub(crate) fn owns_memory(tensor: &DispatchTensor) -> bool {
     match &tensor.kind {

@@ -396,6 +396,74 @@ impl<F: Fn(usize) -> Option<(Tensor<1>, Range<usize>)>> ModuleMapper for Setter<
     }
 }
 
+/// The floating-point buffers of a module (its running statistics) as flat tensors without autodiff, in
+/// visiting order; on their device, and not waited for.
+///
+/// `specs` are those of the module. Statistics are brought up to date first, as [`read`] does.
+pub fn float_buffers<M: Module>(model: &M, specs: &[ParameterSpec]) -> Vec<Tensor<1>> {
+    drop(model.valid());
+    let mut visitor = BufferVisitor { wanted: buffer_ids(specs), found: Vec::new() };
+    model.visit(&mut visitor);
+    visitor.found
+}
+
+/// Gives the floating-point buffers of a module the values that [`float_buffers`] returns.
+pub fn set_float_buffers<M: Module>(
+    model: M,
+    specs: &[ParameterSpec],
+    values: Vec<Tensor<1>>,
+) -> M {
+    drop(model.valid());
+    let wanted = buffer_ids(specs);
+    model.map(&mut BufferSetter { wanted, values: values.into_iter(), seen: HashMap::new() })
+}
+
+fn buffer_ids(specs: &[ParameterSpec]) -> HashSet<ParamId> {
+    specs.iter().filter(|spec| spec.role == Role::Buffer).map(|spec| spec.id).collect()
+}
+
+struct BufferVisitor {
+    wanted: HashSet<ParamId>,
+    found: Vec<Tensor<1>>,
+}
+
+impl ModuleVisitor for BufferVisitor {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.wanted.remove(&param.id) {
+            let tensor = param.val().without_autodiff();
+            let len = tensor.shape().num_elements();
+            self.found.push(tensor.reshape([len]));
+        }
+    }
+}
+
+struct BufferSetter {
+    wanted: HashSet<ParamId>,
+    values: std::vec::IntoIter<Tensor<1>>,
+    /// Values of buffers that stand in several places.
+    seen: HashMap<ParamId, Tensor<1>>,
+}
+
+impl ModuleMapper for BufferSetter {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !self.wanted.contains(&param.id) {
+            return param;
+        }
+        let (id, old, mapper) = param.consume();
+        let value = match self.seen.get(&id) {
+            Some(value) => Some(value.clone()),
+            None => self.values.next(),
+        };
+        let Some(value) = value else { return Param::from_mapped_value(id, old, mapper) };
+        self.seen.insert(id, value.clone());
+        let mut new = value.reshape(old.dims());
+        if old.device().is_autodiff() {
+            new = new.autodiff();
+        }
+        Param::from_mapped_value(id, new.set_require_grad(old.is_require_grad()), mapper)
+    }
+}
+
 /// Lets the trainable parameters of a module go: each becomes a view of a single zero, of its shape,
 /// so that nobody but the caller holds their memory.
 pub fn hide_trainable<M: Module>(model: M) -> M {

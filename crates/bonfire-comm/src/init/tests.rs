@@ -185,7 +185,10 @@ fn different_ways_to_communicate_are_an_error_on_every_rank() {
             for thread in [join(0, usual()), join(1, other), join(2, usual())] {
                 let error = thread.join().unwrap();
                 assert!(error.contains("was started with engine host, transport "), "{error}");
-                assert!(error.contains("engine host, transport auto and algorithm auto"), "{error}");
+                assert!(
+                    error.contains("engine host, transport auto and algorithm auto"),
+                    "{error}"
+                );
             }
         });
     }

@@ -3,10 +3,13 @@
 use super::DataParallel;
 use crate::ParallelError;
 use crate::exchange::copy_of;
-use bonfire_comm::{Buffer, DType, HostBuffer, ProcessGroup};
-use bonfire_tensor::parameters::{self, Role};
+use bonfire_comm::{Buffer, DType, HostBuffer, Operation, ProcessGroup};
+use bonfire_tensor::host::burn_type;
+use bonfire_tensor::lend;
+use bonfire_tensor::parameters::{self, ParameterSpec, Role};
 use bonfire_tensor::state::{HostTensor, State};
 use burn::module::Module;
+use burn::tensor::Tensor;
 
 impl<M: Module> DataParallel<M> {
     /// Gives every rank the running statistics and other buffers of rank 0, or of the first rank
@@ -22,11 +25,48 @@ impl<M: Module> DataParallel<M> {
             return Ok(());
         }
         let source = self.active.first().copied().unwrap_or(0);
-        let buffers = parameters::read(&self.model, |spec| spec.role == Role::Buffer)?;
-        let buffers = broadcast_state(&self.control, buffers, source)?;
-        self.model = parameters::write(self.model.clone(), buffers)?;
+        let apart = |spec: &ParameterSpec| self.apart && is_float(spec.dtype);
+        if self.specs.iter().any(|spec| spec.role == Role::Buffer && !apart(spec)) {
+            let wanted = |spec: &ParameterSpec| spec.role == Role::Buffer && !apart(spec);
+            let buffers = parameters::read(&self.model, wanted)?;
+            let buffers = broadcast_state(&self.control, buffers, source)?;
+            self.model = parameters::write(self.model.clone(), buffers)?;
+        }
+        if self.apart {
+            self.broadcast_apart(source)?;
+        }
         Ok(())
     }
+
+    /// Sends the buffers of an element type as one flat tensor, by work of the device.
+    fn broadcast_apart(&mut self, source: usize) -> Result<(), ParallelError> {
+        let mut buffers = parameters::float_buffers(&self.model, &self.specs);
+        for dtype in DType::ALL.into_iter().filter(|dtype| is_float(*dtype)) {
+            let of_type = |tensor: &Tensor<1>| tensor.dtype() == burn_type(dtype);
+            let places: Vec<usize> =
+                (0..buffers.len()).filter(|place| of_type(&buffers[*place])).collect();
+            let [first, ..] = places.as_slice() else { continue };
+            let mut parts: Vec<Tensor<1>> =
+                places.iter().map(|place| buffers[*place].clone()).collect();
+            // One more, so that the whole is never a buffer itself.
+            parts.push(buffers[*first].clone().slice(0..1).zeros_like());
+            let operation = Operation::Broadcast { root: source };
+            let whole = lend::start(self.reducer.group(), operation, Tensor::cat(parts, 0))?;
+            let whole = whole.finish()?;
+            let mut start = 0;
+            for place in places {
+                let end = start + buffers[place].dims()[0];
+                buffers[place] = whole.clone().slice(start..end);
+                start = end;
+            }
+        }
+        self.model = parameters::set_float_buffers(self.model.clone(), &self.specs, buffers);
+        Ok(())
+    }
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
 }
 
 /// Tensors of fewer bytes travel together.

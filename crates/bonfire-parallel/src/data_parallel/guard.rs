@@ -6,13 +6,14 @@
 //! finds overflow and norm together.
 
 use super::DataParallel;
+use super::apart::Verdict;
 use crate::ParallelError;
 use crate::exchange::Exchange;
 use crate::reducer::Reduced;
 use bonfire_amp::{Clip, GradScaler, GradientStats, NormType, scale_and_limit};
 use bonfire_comm::ReduceOp;
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor};
 
 /// What a step does with the reduced gradients before the optimizer sees them.
 ///
@@ -41,6 +42,10 @@ impl<'a> StepOptions<'a> {
         Self { clip: Some(clip), ..self }
     }
 
+    pub(super) fn into_scaler(self) -> Option<&'a mut GradScaler> {
+        self.scaler
+    }
+
     /// The same options for a part of the time.
     pub(super) fn reborrow(&mut self) -> StepOptions<'_> {
         StepOptions { scaler: self.scaler.as_deref_mut(), clip: self.clip }
@@ -55,15 +60,27 @@ pub(super) struct Guarded {
     pub(super) norm: Option<f64>,
     /// Whether the optimizer must not see them.
     pub(super) skip: bool,
+    /// What a device has decided, and nobody else knows yet.
+    pub(super) verdict: Option<Verdict>,
 }
 
 impl Guarded {
     /// Flat gradients as the optimizer gets them, and what it multiplies them by.
     pub(super) fn apply(&self, gradients: Tensor<1>) -> (Tensor<1>, f64) {
+        if let Some(verdict) = &self.verdict {
+            return (verdict.apply(gradients, self.limit), 1.0);
+        }
         match self.limit {
             Some(limit) => (scale_and_limit(gradients, self.gradient_scale, limit), 1.0),
             None => (gradients, self.gradient_scale),
         }
+    }
+}
+
+impl Guarded {
+    /// Whether the update takes place at all, where only a device knows.
+    pub(super) fn only_if(&self) -> Option<Tensor<1, Bool>> {
+        self.verdict.as_ref().and_then(Verdict::only_if)
     }
 }
 
@@ -76,14 +93,23 @@ impl<M: Module> DataParallel<M> {
         &mut self,
         gradient_scale: f64,
         options: StepOptions<'_>,
+        can_undo: bool,
     ) -> Result<Guarded, ParallelError> {
         let StepOptions { scaler, clip } = options;
-        let mut guarded = Guarded { gradient_scale, limit: None, norm: None, skip: false };
+        let mut guarded =
+            Guarded { gradient_scale, limit: None, norm: None, skip: false, verdict: None };
         if scaler.is_none() && clip.is_none() {
             return Ok(guarded);
         }
         if let Some(clip) = &clip {
             clip.validate()?;
+        }
+        if self.decides_apart(scaler.is_some(), clip.as_ref(), can_undo) {
+            if let Some(Clip::Value { limit }) = clip {
+                guarded.limit = Some(limit);
+            }
+            guarded.verdict = Some(self.verdict(gradient_scale, scaler, clip.as_ref())?);
+            return Ok(guarded);
         }
         let norm_type = clip.as_ref().map_or(NormType::Two, Clip::norm_type);
         let stats = self.reduced_stats(norm_type, scaler.is_some())?;
@@ -133,6 +159,10 @@ impl<M: Module> DataParallel<M> {
                 // Totals and padding behind the elements do not count.
                 Reduced::Host(memory) => Ok(GradientStats::of_host(memory, 0..elements, norm_type)),
                 Reduced::Adopted(flat) => GradientStats::of_tensor(flat, norm_type),
+                Reduced::FlatPart(part) => {
+                    parts = true;
+                    GradientStats::of_tensor(part, norm_type)
+                }
                 Reduced::Part(part) => {
                     parts = true;
                     let start = self.own_start(index);
@@ -175,7 +205,7 @@ impl<M: Module> DataParallel<M> {
     }
 
     /// Tells a communication hook that gradients come with another scale from now on.
-    fn rescale_hook(&self, factor: f64) {
+    pub(super) fn rescale_hook(&self, factor: f64) {
         if let Some(hook) = self.reducer.hook().filter(|_| factor != 1.0) {
             hook.hook().rescale(factor);
         }
@@ -186,7 +216,7 @@ impl<M: Module> DataParallel<M> {
         for bucket in 0..self.flat.len() {
             let memory = match self.reducer.take(bucket)? {
                 Reduced::Host(memory) => Some(memory),
-                Reduced::Adopted(_) | Reduced::Part(_) => None,
+                Reduced::Adopted(_) | Reduced::Part(_) | Reduced::FlatPart(_) => None,
             };
             self.reducer.recycle(bucket, memory);
         }

@@ -1,3 +1,4 @@
+mod apart;
 mod backward;
 mod buffers;
 mod foreign;
@@ -13,11 +14,11 @@ mod step_parts;
 
 pub use guard::StepOptions;
 pub use memory::MemoryUse;
-pub use step::StepReport;
+pub use step::{StepInProgress, StepReport};
 
 use crate::agreement::check_models_agree;
 use crate::average::ModelValues;
-use crate::bucket::BucketLayout;
+use crate::bucket::{BucketLayout, Grain};
 use crate::config::{Join, ZeroStage};
 use crate::exchange::{Exchange, HookRunner};
 use crate::local_sgd::OuterState;
@@ -30,6 +31,7 @@ use bonfire_tensor::TensorError;
 use bonfire_tensor::cast::Casting;
 use bonfire_tensor::hook::Anchors;
 use bonfire_tensor::host::flat_from_host;
+use bonfire_tensor::lend;
 use bonfire_tensor::parameters::{self, ParameterSpec, Role, hide_trainable};
 use bonfire_tensor::state::State;
 use bonfire_tensor::trace::Trace;
@@ -77,6 +79,8 @@ pub struct DataParallel<M> {
     specs: Vec<ParameterSpec>,
     has_buffers: bool,
     anchors: Anchors,
+    /// Whether parameters lie where host memory is out of reach.
+    apart: bool,
     /// What replicas see in 16 bits, in mixed precision.
     casting: Option<Casting>,
     reducer: Arc<Reducer>,
@@ -142,7 +146,13 @@ impl<M: Module> DataParallel<M> {
         let settings = config.parameter_groups.settings(&trainable)?;
         let alone = group.world_size() == 1;
         let shares = config.zero_stage != ZeroStage::Off && !alone;
-        let sharding = shares.then(|| Sharding::of(group));
+        let apart = lend::is_apart(&device);
+        if apart && !alone {
+            // Now, and not in the order in which the ranks come to their first operations.
+            gradients.prepare_devices()?;
+        }
+        let grain = if apart { Grain::Device } else { Grain::Host };
+        let sharding = shares.then(|| Sharding::of(group, grain));
         let hook = match config.compression.build()? {
             Some(hook) if !alone => {
                 Some(Arc::new(HookRunner::new(hook, gradients.clone(), trainable.len())?))
@@ -150,7 +160,7 @@ impl<M: Module> DataParallel<M> {
             _ => None,
         };
         let visited_last_first: Vec<usize> = (0..trainable.len()).rev().collect();
-        let layout = layout(&trainable, &visited_last_first, &config, alone);
+        let layout = layout(&trainable, &visited_last_first, &config, alone, grain);
         let always_local = config.local_sgd.is_some_and(|policy| policy.is_local(0));
         let mut parallel = Self {
             model,
@@ -161,7 +171,14 @@ impl<M: Module> DataParallel<M> {
             has_buffers: specs.iter().any(|spec| spec.role == Role::Buffer),
             casting: config.mixed_precision.as_ref().map(|mixed| mixed.casting(&specs)),
             anchors: Anchors::new(trainable.len(), &device),
-            reducer: Arc::new(Reducer::new(layout, gradients, sharding, hook)),
+            reducer: Arc::new(Reducer::new(
+                layout,
+                gradients,
+                sharding,
+                hook,
+                apart.then(|| device.clone().inner()),
+            )),
+            apart,
             specs,
             flat: Vec::new(),
             sharding,
@@ -247,6 +264,10 @@ impl<M: Module> DataParallel<M> {
         }
     }
 
+    fn grain(&self) -> Grain {
+        if self.apart { Grain::Device } else { Grain::Host }
+    }
+
     fn joins(&self) -> bool {
         self.config.join != Join::Off && self.control.world_size() > 1
     }
@@ -298,11 +319,14 @@ fn layout(
     arrival: &[usize],
     config: &DataParallelConfig,
     alone: bool,
+    grain: Grain,
 ) -> BucketLayout {
-    // A rank alone has nothing to send: a bucket for each parameter saves copying gradients.
-    let (first, cap) = match alone {
-        true => (0.0, 0.0),
-        false => (config.first_bucket_mb, config.bucket_cap_mb),
+    // A rank alone has nothing to send: a bucket for each parameter saves copying gradients. On a
+    // device a kernel for each of them would cost more.
+    let (first, cap) = match (alone, grain) {
+        (true, Grain::Host) => (0.0, 0.0),
+        (true, Grain::Device) => (config.bucket_cap_mb, config.bucket_cap_mb),
+        (false, _) => (config.first_bucket_mb, config.bucket_cap_mb),
     };
-    BucketLayout::new(trainable, arrival, first, cap)
+    BucketLayout::with_grain(trainable, arrival, first, cap, grain)
 }

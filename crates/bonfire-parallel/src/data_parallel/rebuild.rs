@@ -46,11 +46,15 @@ impl<M: Module> DataParallel<M> {
         let gradients = (0..self.flat.len())
             .map(|bucket| match old.take(bucket)? {
                 Reduced::Host(memory) | Reduced::Part(memory) => Ok(memory),
-                Reduced::Adopted(flat) => Ok(to_host(*flat)?),
+                Reduced::Adopted(flat) | Reduced::FlatPart(flat) => Ok(to_host(*flat)?),
             })
             .collect::<Result<Vec<_>, ParallelError>>()?;
         for (bucket, memory) in self.moved(old.layout(), gradients).into_iter().enumerate() {
-            self.reducer.put(bucket, Reduced::Host(memory));
+            let reduced = match self.apart {
+                true => Reduced::Adopted(Box::new(flat_from_host(memory, &self.device))),
+                false => Reduced::Host(memory),
+            };
+            self.reducer.put(bucket, reduced);
         }
         self.move_parameters(old.layout())?;
         match optimizer {
@@ -66,7 +70,7 @@ impl<M: Module> DataParallel<M> {
         self.arrival = Some(arrival.to_vec());
         let trainable = parameters::trainable(&self.specs);
         let alone = self.control.world_size() == 1;
-        let layout = layout(&trainable, arrival, &self.config, alone);
+        let layout = layout(&trainable, arrival, &self.config, alone, self.grain());
         (layout != *self.reducer.layout()).then(|| self.reducer.with_layout(layout))
     }
 

@@ -1,6 +1,7 @@
 //! The end of a window: gradients come back, the optimizer updates the parameters.
 
 use super::DataParallel;
+use super::apart::Figures;
 use super::guard::{Guarded, StepOptions};
 use crate::bucket::Segment;
 use crate::exchange::Exchange;
@@ -28,6 +29,26 @@ pub struct StepReport {
     pub grad_norm: Option<f64>,
     /// Whether an overflow kept the optimizer from its step.
     pub skipped: bool,
+}
+
+/// A step whose outcome a device may know and nobody else yet; see
+/// [`DataParallel::begin_step`].
+#[must_use = "a step has to be concluded before the next one begins"]
+pub struct StepInProgress {
+    pub(super) report: StepReport,
+    pub(super) figures: Option<Figures>,
+}
+
+impl StepInProgress {
+    /// Whether [`conclude`](DataParallel::conclude) has nothing to wait for.
+    pub fn is_known(&self) -> bool {
+        self.figures.is_none()
+    }
+
+    /// The sum of the votes, which is known at once.
+    pub fn votes(&self) -> f64 {
+        self.report.votes
+    }
 }
 
 /// A window whose gradients are back.
@@ -94,24 +115,51 @@ impl<M: Module> DataParallel<M> {
         self.step_at(optimizer, Some(learning_rate), options)
     }
 
+    /// As [`step_with_options`](Self::step_with_options), but does not wait until the norm of the
+    /// gradients, and whether the step was skipped, are known: on a GPU a wait would leave the device
+    /// without work. [`conclude`](Self::conclude) tells it, before the next step begins; the next
+    /// forward and backward passes may come between.
+    ///
+    /// # Errors
+    /// As `step_with_options`.
+    pub fn begin_step(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        learning_rate: f64,
+        options: StepOptions<'_>,
+    ) -> Result<StepInProgress, ParallelError> {
+        self.begin_step_at(optimizer, Some(learning_rate), options)
+    }
+
     /// A step whose learning rate another rank may have to tell.
     pub(super) fn step_at(
         &mut self,
         optimizer: &mut dyn FlatOptimizer,
         learning_rate: Option<f64>,
-        options: StepOptions<'_>,
+        mut options: StepOptions<'_>,
     ) -> Result<StepReport, ParallelError> {
+        let step = self.begin_step_at(optimizer, learning_rate, options.reborrow())?;
+        self.conclude(step, optimizer, options.into_scaler())
+    }
+
+    fn begin_step_at(
+        &mut self,
+        optimizer: &mut dyn FlatOptimizer,
+        learning_rate: Option<f64>,
+        options: StepOptions<'_>,
+    ) -> Result<StepInProgress, ParallelError> {
         self.synchronize()?;
         let learning_rate = self.agreed_rate(learning_rate, optimizer)?;
         let Ended { totals, gradient_scale, used } = self.end_window(Some(optimizer))?;
-        let guarded = self.guard(gradient_scale, options)?;
+        let mut guarded = self.guard(gradient_scale, options, optimizer.can_undo())?;
         if guarded.skip {
             self.discard()?;
             let Totals { weight, votes, .. } = totals;
             // Nobody has heard of a local step's votes.
             let alone = self.control.world_size() > 1 && self.exchange() == Exchange::None;
             let votes = if alone { 0.0 } else { votes };
-            return Ok(StepReport { weight, votes, grad_norm: None, skipped: true });
+            let report = StepReport { weight, votes, grad_norm: None, skipped: true };
+            return Ok(StepInProgress { report, figures: None });
         }
         let rate = |settings: &ParameterSettings| learning_rate * settings.lr_factor;
         let rates: Vec<Option<f64>> = used
@@ -125,7 +173,9 @@ impl<M: Module> DataParallel<M> {
             None => self.step_whole(optimizer, &guarded, &rates)?,
         }
         let report = self.finish_step(local, totals)?;
-        Ok(StepReport { grad_norm: guarded.norm, ..report })
+        let report = StepReport { grad_norm: guarded.norm, ..report };
+        let figures = guarded.verdict.take().map(|verdict| verdict.figures);
+        Ok(StepInProgress { report, figures })
     }
 
     /// Does what follows the optimizer's update.
@@ -158,7 +208,7 @@ impl<M: Module> DataParallel<M> {
         let (bucket, segment) = layout.segments().find(|(_, segment)| segment.path == path)?;
         let shape: [usize; D] = segment.shape.clone().try_into().ok()?;
         let reduced = self.reducer.with_reduced(bucket, Clone::clone).ok()?;
-        if matches!(reduced, Reduced::Part(_)) {
+        if matches!(reduced, Reduced::Part(_) | Reduced::FlatPart(_)) {
             return None;
         }
         Some(view(&reduced.into_flat(&self.device), segment.range.clone(), shape))
@@ -207,6 +257,7 @@ impl<M: Module> DataParallel<M> {
                 segments,
                 rates: &rates,
                 decays: &decays,
+                only_if: guarded.only_if(),
             };
             let new = optimizer.step(bucket, update)?;
             old.push((std::mem::replace(&mut self.flat[bucket], new), adopted));

@@ -8,8 +8,9 @@ use crate::optimizer::{FlatOptimizer, FlatUpdate};
 use crate::reducer::Reduced;
 use crate::shard::Sharding;
 use crate::{ParallelError, ZeroStage};
-use bonfire_comm::{Buffer, HostBuffer, Work};
+use bonfire_comm::{Buffer, HostBuffer, Operation, Work};
 use bonfire_tensor::host::{flat_from_host, to_host};
+use bonfire_tensor::lend::{self, Lent};
 use bonfire_tensor::parameters::hide_trainable;
 use burn::module::Module;
 
@@ -43,6 +44,9 @@ impl<M: Module> DataParallel<M> {
         rates: &[Option<f64>],
     ) -> Result<(), ParallelError> {
         self.model = hide_trainable(self.model.clone());
+        if self.apart {
+            return self.update_parts_apart(sharding, optimizer, guarded, rates);
+        }
         let mut works: Vec<Work> = Vec::with_capacity(self.flat.len());
         for (bucket, flat) in std::mem::take(&mut self.flat).into_iter().enumerate() {
             // Moves the memory out of the tensor if nobody else holds it.
@@ -50,15 +54,7 @@ impl<M: Module> DataParallel<M> {
             let own = sharding.range(memory.len());
             let gradients = self.own_gradients(bucket, sharding)?;
             let padded = memory.len();
-            let segments = &self.reducer.layout().buckets()[bucket].segments;
-            let (segments, rates): (Vec<Segment>, Vec<Option<f64>>) = sharding
-                .pieces(segments, padded)
-                .map(|piece| {
-                    let Segment { path, parameter, .. } = piece.segment.clone();
-                    let shape = vec![piece.range.len()];
-                    (Segment { path, shape, range: piece.range, parameter }, rates[parameter])
-                })
-                .unzip();
+            let (segments, rates) = self.pieces(bucket, sharding, padded, rates);
             let parameters = flat_from_host(copy_of(&memory, own.clone()), &self.device);
             let (gradients, gradient_scale) =
                 guarded.apply(flat_from_host(gradients, &self.device));
@@ -70,6 +66,7 @@ impl<M: Module> DataParallel<M> {
                 segments: &segments,
                 rates: &rates,
                 decays: &decays,
+                only_if: None,
             };
             let new = to_host(optimizer.step(bucket, update)?)?;
             let size = memory.dtype().size_bytes();
@@ -78,6 +75,69 @@ impl<M: Module> DataParallel<M> {
         }
         for work in works {
             self.flat.push(flat_from_host(work.wait()?.into_host()?, &self.device));
+        }
+        self.show_flat();
+        Ok(())
+    }
+
+    /// What of a bucket's segments lies in this rank's part, and their learning rates.
+    fn pieces(
+        &self,
+        bucket: usize,
+        sharding: Sharding,
+        padded: usize,
+        rates: &[Option<f64>],
+    ) -> (Vec<Segment>, Vec<Option<f64>>) {
+        let segments = &self.reducer.layout().buckets()[bucket].segments;
+        sharding
+            .pieces(segments, padded)
+            .map(|piece| {
+                let Segment { path, parameter, .. } = piece.segment.clone();
+                let shape = vec![piece.range.len()];
+                (Segment { path, shape, range: piece.range, parameter }, rates[parameter])
+            })
+            .unzip()
+    }
+
+    /// The same on a device, for which no host waits: a bucket's parts are collected by work of the
+    /// device, in memory of their own.
+    fn update_parts_apart(
+        &mut self,
+        sharding: Sharding,
+        optimizer: &mut dyn FlatOptimizer,
+        guarded: &Guarded,
+        rates: &[Option<f64>],
+    ) -> Result<(), ParallelError> {
+        let mut lent: Vec<Lent> = Vec::with_capacity(self.flat.len());
+        for (bucket, flat) in std::mem::take(&mut self.flat).into_iter().enumerate() {
+            let padded = flat.dims()[0];
+            let own = sharding.range(padded);
+            let gradients = match self.reducer.take(bucket)? {
+                Reduced::FlatPart(part) => *part,
+                whole => whole.into_flat(&self.device).slice(own.clone()),
+            };
+            self.reducer.recycle(bucket, None);
+            let (segments, rates) = self.pieces(bucket, sharding, padded, rates);
+            let (gradients, gradient_scale) = guarded.apply(gradients);
+            let decays = self.decays(&segments);
+            let parameters = flat.clone().slice(own.clone());
+            let update = FlatUpdate {
+                parameters: &parameters,
+                gradients,
+                gradient_scale,
+                segments: &segments,
+                rates: &rates,
+                decays: &decays,
+                only_if: guarded.only_if(),
+            };
+            let new = optimizer.step(bucket, update)?;
+            // What the other ranks fill need not be copied, but the memory has to be fresh.
+            let whole = flat.zeros_like().slice_assign(own, new);
+            drop(flat);
+            lent.push(lend::start(self.reducer.group(), Operation::AllGather, whole)?);
+        }
+        for part in lent {
+            self.flat.push(part.finish()?);
         }
         self.show_flat();
         Ok(())
@@ -95,7 +155,7 @@ impl<M: Module> DataParallel<M> {
                 return Ok(part);
             }
             Reduced::Host(memory) => memory,
-            Reduced::Adopted(flat) => to_host(*flat)?,
+            Reduced::Adopted(flat) | Reduced::FlatPart(flat) => to_host(*flat)?,
         };
         let part = copy_of(&whole, sharding.range(whole.len()));
         let keeps = self.config.zero_stage == ZeroStage::Optimizer;

@@ -4,6 +4,7 @@ use super::float::HookFloat;
 use super::layout::grown;
 use super::{CommHook, FloatHook, HookBucket, reduce_by_type};
 use crate::ParallelError;
+use bonfire_amp::HalfType;
 use bonfire_comm::{Element, HostBuffer, ProcessGroup, ReduceOp};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::state::State;
@@ -13,6 +14,7 @@ use half::{bf16, f16};
 /// A 16-bit type that gradients travel in; conversions round to the nearest, ties to even.
 pub(super) trait Half: Element {
     const NAME: &'static str;
+    const TYPE: HalfType;
 
     fn from_f32_slice(values: &[f32], halves: &mut [Self]);
     fn from_f64_slice(values: &[f64], halves: &mut [Self]);
@@ -22,6 +24,7 @@ pub(super) trait Half: Element {
 
 impl Half for f16 {
     const NAME: &'static str = "fp16";
+    const TYPE: HalfType = HalfType::Fp16;
 
     fn from_f32_slice(values: &[f32], halves: &mut [Self]) {
         halves.convert_from_f32_slice(values);
@@ -39,6 +42,7 @@ impl Half for f16 {
 
 impl Half for bf16 {
     const NAME: &'static str = "bf16";
+    const TYPE: HalfType = HalfType::Bf16;
 
     fn from_f32_slice(values: &[f32], halves: &mut [Self]) {
         for (half, value) in halves.iter_mut().zip(values) {
@@ -108,6 +112,10 @@ impl<H: Half + Default> CommHook for HalfCompress<H> {
         group: &ProcessGroup,
     ) -> Result<(), ParallelError> {
         reduce_by_type(self, bucket, gradients, group)
+    }
+
+    fn half(&self) -> Option<HalfType> {
+        Some(H::TYPE)
     }
 
     fn state(&self) -> Result<State, TensorError> {

@@ -44,9 +44,14 @@ pub struct HookBucket<'a> {
 }
 
 impl HookBucket<'_> {
-    /// Number of elements of all parameters.
+    /// Number of elements up to the end of the last parameter, with what lies between them.
     pub fn num_elements(&self) -> usize {
         self.segments.last().map_or(0, |segment| segment.range.end)
+    }
+
+    /// Number of elements of all parameters, without what lies between them.
+    pub fn num_values(&self) -> usize {
+        self.segments.iter().map(|segment| segment.range.len()).sum()
     }
 }
 
@@ -103,6 +108,12 @@ pub trait CommHook: Send {
     /// that, so gradients come with another scale from now on. Called between two steps. Default:
     /// nothing is kept.
     fn rescale(&mut self, _factor: f64) {}
+
+    /// Returns the 16-bit type that gradients travel in, if the hook does nothing but divide by the
+    /// number of ranks, cast, sum and cast back: a device does that by itself. Default: none.
+    fn half(&self) -> Option<bonfire_amp::HalfType> {
+        None
+    }
 
     /// Returns the optimizer step, from 0, in which the hook acts first; steps before it use the
     /// plain all-reduce. Default 0.

@@ -52,7 +52,7 @@ impl FloatHook for TopK {
             return plain_mean(gradients, group);
         }
         let (rank, ranks) = (group.rank(), group.world_size());
-        let count = self.count(gradients.len());
+        let count = self.count(bucket.num_values());
         let residual = self.residuals.own::<E>(bucket.index, bucket.segments)?;
         let part_bytes = count * (INDEX_BYTES + size_of::<E>());
         let messages = grown(&mut self.messages, ranks * part_bytes);

@@ -108,6 +108,8 @@ pub struct Adam {
     moments: BTreeMap<usize, [Tensor<1>; 2]>,
     /// Steps of each parameter, by path.
     steps: BTreeMap<String, u64>,
+    /// Parameters of the last step.
+    just_counted: Vec<String>,
 }
 
 impl Adam {
@@ -117,14 +119,21 @@ impl Adam {
         for beta in [settings.betas.0, settings.betas.1] {
             below_one("betas", beta)?;
         }
-        Ok(Self { settings, moments: BTreeMap::new(), steps: BTreeMap::new() })
+        let (moments, steps) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { settings, moments, steps, just_counted: Vec::new() })
     }
 }
 
 impl FlatOptimizer for Adam {
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError> {
+        if bucket == 0 {
+            self.just_counted.clear();
+        }
         for (segment, rate) in update.segments.iter().zip(update.rates) {
             if rate.is_some() {
+                if update.only_if.is_some() {
+                    self.just_counted.push(segment.path.clone());
+                }
                 match self.steps.get_mut(&segment.path) {
                     Some(steps) => *steps += 1,
                     None => drop(self.steps.insert(segment.path.clone(), 1)),
@@ -145,6 +154,22 @@ impl FlatOptimizer for Adam {
         })?;
         self.moments.insert(bucket, moments);
         Ok(parameters)
+    }
+
+    fn can_undo(&self) -> bool {
+        true
+    }
+
+    fn undo(&mut self) {
+        for path in self.just_counted.drain(..) {
+            match self.steps.get_mut(&path) {
+                Some(steps) if *steps > 1 => *steps -= 1,
+                _ => drop(self.steps.remove(&path)),
+            }
+        }
+        if self.steps.is_empty() {
+            self.moments.clear();
+        }
     }
 
     fn momentum(&self) -> Option<f64> {

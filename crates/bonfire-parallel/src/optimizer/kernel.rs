@@ -60,7 +60,8 @@ pub(super) fn apply<const STATE: usize, R, K: Kernel<STATE>>(
     kernel: impl Fn(&Run<R>) -> K,
 ) -> Result<(Tensor<1>, [Tensor<1>; STATE]), ParallelError> {
     let floats = matches!(update.gradients.dtype(), DType::F32 | DType::F64);
-    if floats && is_on_host(&update.gradients) && is_on_host(update.parameters) {
+    let decided = update.only_if.is_none();
+    if floats && decided && is_on_host(&update.gradients) && is_on_host(update.parameters) {
         on_host(update, runs, state, kernel)
     } else {
         Ok(on_device(&update, runs, state, kernel))
@@ -156,16 +157,24 @@ fn on_device<const STATE: usize, R, K: Kernel<STATE>>(
     let len = update.gradients.dims()[0];
     let mut new = Pieces::new(update.parameters.clone());
     let mut new_state: Vec<Pieces> = state.iter().cloned().map(Pieces::new).collect();
+    let end = update.segments.last().map_or(0, |segment| segment.range.end);
     for run in runs {
-        let range = &run.range;
-        let (parameters, state) = kernel(run).device(
-            update.parameters.clone().slice(range.clone()),
-            update.gradients.clone().slice(range.clone()),
-            state.clone().map(|slot| slot.slice(range.clone())),
-        );
-        new.replace(range.clone(), parameters);
-        for (pieces, slot) in new_state.iter_mut().zip(state) {
-            pieces.replace(range.clone(), slot);
+        // The zeros behind the last parameter go with it: what is not cut need not be copied.
+        let range = run.range.start..if run.range.end == end { len } else { run.range.end };
+        let part = |tensor: &Tensor<1>| match range.len() == len {
+            true => tensor.clone(),
+            false => tensor.clone().slice(range.clone()),
+        };
+        let (old, old_state) = (part(&update.parameters), state.each_ref().map(part));
+        let (parameters, state) =
+            kernel(run).device(old.clone(), part(&update.gradients), old_state.clone());
+        let chosen = |old: Tensor<1>, new: Tensor<1>| match &update.only_if {
+            Some(condition) => old.mask_where(condition.clone().expand([range.len()]), new),
+            None => new,
+        };
+        new.replace(range.clone(), chosen(old, parameters));
+        for ((pieces, slot), old) in new_state.iter_mut().zip(state).zip(old_state) {
+            pieces.replace(range.clone(), chosen(old, slot));
         }
     }
     let parameters = new.join(len);
@@ -200,7 +209,10 @@ impl Pieces {
 
     fn join(mut self, len: usize) -> Tensor<1> {
         self.keep_until(len);
-        Tensor::cat(self.parts, 0)
+        match self.parts.len() {
+            1 => self.parts.swap_remove(0),
+            _ => Tensor::cat(self.parts, 0),
+        }
     }
 }
 
@@ -258,6 +270,7 @@ mod tests {
             segments: &segments,
             rates: &[Some(0.5), None, Some(2.0)],
             decays: &[None; 3],
+            only_if: None,
         };
         let runs = update().runs(|_| ());
         let mix = |run: &Run<()>| Mix(run.rate);

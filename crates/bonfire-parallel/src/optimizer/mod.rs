@@ -20,7 +20,7 @@ pub use slots::OptimizerState;
 use crate::ParallelError;
 use crate::bucket::Segment;
 use bonfire_tensor::state::Scalar;
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor};
 use std::ops::Range;
 
 /// What an optimizer gets for one bucket and one step.
@@ -38,20 +38,29 @@ pub struct FlatUpdate<'a> {
     pub rates: &'a [Option<f64>],
     /// Weight decay of each segment; `None` is the optimizer's own.
     pub decays: &'a [Option<f64>],
+    /// Whether the update takes place at all, if a device knows it and nobody else yet: shape `[1]`;
+    /// only for optimizers that [can leave it out](FlatOptimizer::can_undo).
+    pub only_if: Option<Tensor<1, Bool>>,
 }
 
 impl FlatUpdate<'_> {
-    /// Neighbouring segments of equal rate, decay and `key` as one run of elements.
+    /// Neighbouring segments of equal rate, decay and `key` as one run of elements. What lies between
+    /// two of them holds zeros, and belongs to the run.
     pub fn runs<K: PartialEq>(&self, key: impl Fn(&Segment) -> K) -> Vec<Run<K>> {
         let mut runs: Vec<Run<K>> = Vec::new();
+        let mut is_neighbour = false;
         for ((segment, rate), decay) in self.segments.iter().zip(self.rates).zip(self.decays) {
-            let Some(rate) = *rate else { continue };
+            let Some(rate) = *rate else {
+                is_neighbour = false;
+                continue;
+            };
             let range = segment.range.clone();
             let next = Run { range, rate, decay: *decay, key: key(segment) };
             match runs.last_mut() {
-                Some(run) if run.continues_in(&next) => run.range.end = next.range.end,
+                Some(run) if is_neighbour && run.is_like(&next) => run.range.end = next.range.end,
                 _ => runs.push(next),
             }
+            is_neighbour = true;
         }
         runs
     }
@@ -71,9 +80,8 @@ pub struct Run<K> {
 }
 
 impl<K: PartialEq> Run<K> {
-    fn continues_in(&self, next: &Self) -> bool {
-        let alike = self.rate == next.rate && self.decay == next.decay && self.key == next.key;
-        alike && self.range.end == next.range.start
+    fn is_like(&self, next: &Self) -> bool {
+        self.rate == next.rate && self.decay == next.decay && self.key == next.key
     }
 }
 
@@ -87,6 +95,15 @@ pub trait FlatOptimizer: Send {
     /// # Errors
     /// When a device fails.
     fn step(&mut self, bucket: usize, update: FlatUpdate<'_>) -> Result<Tensor<1>, ParallelError>;
+
+    /// Whether steps can be left out by [`FlatUpdate::only_if`], and [`undo`](Self::undo) works.
+    fn can_undo(&self) -> bool {
+        false
+    }
+
+    /// Hears that the last step, over all buckets, was left out by [`FlatUpdate::only_if`]: what was
+    /// counted on the host is taken back.
+    fn undo(&mut self) {}
 
     /// The momentum, where [`set_momentum`](Self::set_momentum) can change it.
     fn momentum(&self) -> Option<f64> {

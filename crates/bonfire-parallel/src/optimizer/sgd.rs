@@ -84,7 +84,12 @@ impl SgdConfig {
                 reason: "Nesterov momentum needs momentum > 0 and dampening = 0",
             });
         }
-        Ok(Sgd { config: self, momentum: BTreeMap::new(), started: BTreeSet::new() })
+        Ok(Sgd {
+            config: self,
+            momentum: BTreeMap::new(),
+            started: BTreeSet::new(),
+            just_started: Vec::new(),
+        })
     }
 }
 
@@ -108,6 +113,8 @@ pub struct Sgd {
     momentum: BTreeMap<usize, Tensor<1>>,
     /// Paths of the parameters that have momentum.
     started: BTreeSet<String>,
+    /// Those that have had it since the last step began.
+    just_started: Vec<String>,
 }
 
 impl FlatOptimizer for Sgd {
@@ -118,11 +125,18 @@ impl FlatOptimizer for Sgd {
             let runs = update.runs(|_| ());
             return Ok(apply(update, &runs, [], |run| step.of(run, false))?.0);
         }
+        if bucket == 0 {
+            self.just_started.clear();
+        }
         let runs = update.runs(|segment| !self.started.contains(&segment.path));
         if runs.iter().any(|run| run.key) {
             let updated = update.segments.iter().zip(update.rates);
             let updated = updated.filter(|(_, rate)| rate.is_some());
-            self.started.extend(updated.map(|(segment, _)| segment.path.clone()));
+            for (segment, _) in updated {
+                if self.started.insert(segment.path.clone()) {
+                    self.just_started.push(segment.path.clone());
+                }
+            }
         }
         let momentum =
             self.momentum.remove(&bucket).unwrap_or_else(|| update.parameters.zeros_like());
@@ -130,6 +144,19 @@ impl FlatOptimizer for Sgd {
             apply(update, &runs, [momentum], |run| step.of(run, run.key))?;
         self.momentum.insert(bucket, momentum);
         Ok(parameters)
+    }
+
+    fn can_undo(&self) -> bool {
+        true
+    }
+
+    fn undo(&mut self) {
+        for path in self.just_started.drain(..) {
+            self.started.remove(&path);
+        }
+        if self.started.is_empty() {
+            self.momentum.clear();
+        }
     }
 
     fn momentum(&self) -> Option<f64> {

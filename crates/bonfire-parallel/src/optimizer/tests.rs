@@ -48,6 +48,7 @@ fn run_with(
             segments: &segments,
             rates,
             decays: &decays,
+            only_if: None,
         };
         parameters = optimizer.step(0, update)?;
     }

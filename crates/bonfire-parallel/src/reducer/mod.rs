@@ -15,9 +15,13 @@
 //!
 //! A gradient that is a whole bucket is not copied: the bucket takes its memory.
 //!
+//! On a device a bucket keeps the gradients themselves (Collecting) and becomes one flat tensor when it
+//! leaves (`apart.rs`); the host waits for none of it.
+//!
 //! ORDER: buckets are launched strictly in their layout's order, which is the same on every rank, and
 //! the Full ones in that order after all others.
 
+mod apart;
 mod receive;
 mod slot;
 mod totals;
@@ -30,6 +34,8 @@ use crate::exchange::{self, Arrived, Exchange, HookRunner};
 use crate::shard::Sharding;
 use crate::{ParallelError, exchange::Pending};
 use bonfire_comm::{DType, HostBuffer, ProcessGroup};
+use bonfire_tensor::host::{flat_from_host, to_host};
+use burn::tensor::Device;
 use slot::{Memory, Slot};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use totals::EXTRA;
@@ -47,6 +53,8 @@ pub(crate) struct Reducer {
     /// The bucket behind which the window's totals have a place.
     totals_in: Option<usize>,
     blocking_calls: bool,
+    /// Where the buckets lie, if host memory is out of reach from there.
+    apart: Option<Device>,
     window: Mutex<Window>,
 }
 
@@ -72,8 +80,9 @@ impl Reducer {
         group: ProcessGroup,
         sharding: Option<Sharding>,
         hook: Option<Arc<HookRunner>>,
+        apart: Option<Device>,
     ) -> Self {
-        let blocking_calls = group.capabilities().blocking_host_calls;
+        let blocking_calls = group.capabilities().blocking_host_calls && apart.is_none();
         let totals_in = match group.world_size() {
             1 => None,
             _ => place_of_totals(&layout, blocking_calls),
@@ -82,10 +91,15 @@ impl Reducer {
         let len = |index: usize| {
             let extra = if totals_in == Some(index) { EXTRA } else { 0 };
             let len = layout.buckets()[index].num_elements() + extra;
+            let len = if apart.is_some() { apart::padded(len) } else { len };
             sharding.map_or(len, |sharding| sharding.padded(len))
         };
         let window = Window {
-            slots: layout.buckets().iter().map(Slot::new).collect(),
+            slots: layout
+                .buckets()
+                .iter()
+                .map(|bucket| Slot::new(bucket, apart.is_some()))
+                .collect(),
             exchange: Exchange::None,
             communicates: false,
             next_launch: 0,
@@ -103,13 +117,15 @@ impl Reducer {
             sharding,
             hook,
             totals_in,
+            apart,
             window: Mutex::new(window),
         }
     }
 
     /// The same reducer over other buckets, at the start of a window.
     pub(crate) fn with_layout(&self, layout: BucketLayout) -> Self {
-        let new = Self::new(layout, self.group.clone(), self.sharding, self.hook.clone());
+        let apart = self.apart.clone();
+        let new = Self::new(layout, self.group.clone(), self.sharding, self.hook.clone(), apart);
         new.lock().expected = self.lock().expected.clone();
         new
     }
@@ -158,7 +174,7 @@ impl Reducer {
 
     fn begin(&self, weight: f64) -> Result<MutexGuard<'_, Window>, ParallelError> {
         let mut window = self.lock();
-        if window.slots.iter().any(|slot| !matches!(slot.memory, Memory::Gathering(_))) {
+        if window.slots.iter().any(|slot| !slot.memory.is_open()) {
             return Err(ParallelError::WindowOver { rank: self.group.rank() });
         }
         window.error = None;
@@ -196,7 +212,7 @@ impl Reducer {
             let reduced = match memory {
                 Memory::InFlight(pending) => {
                     let arrived = pending.wait(self.sharding)?;
-                    self.lock().arrived(bucket, arrived)
+                    self.lock().arrived(bucket, arrived, self.apart.as_ref())
                 }
                 Memory::Full(mut memory) => {
                     if self.totals_in == Some(bucket) {
@@ -251,14 +267,22 @@ impl Reducer {
             }
             let size = bucket.dtype.size_bytes();
             let owed: Vec<usize> = self.with_reduced(index, |reduced| {
-                let Reduced::Host(memory) = reduced else { return Vec::new() };
+                let copy;
+                let memory = match reduced {
+                    Reduced::Host(memory) => memory,
+                    Reduced::Adopted(flat) => {
+                        copy = to_host(flat.as_ref().clone())?;
+                        &copy
+                    }
+                    Reduced::Part(_) | Reduced::FlatPart(_) => return Ok(Vec::new()),
+                };
                 let bytes = memory.as_bytes();
                 let is_zero = |range: &std::ops::Range<usize>| {
                     bytes[range.start * size..range.end * size].iter().all(|byte| *byte == 0)
                 };
                 let owed = unused().filter(|segment| !is_zero(&segment.range));
-                owed.map(|segment| segment.parameter).collect()
-            })?;
+                Ok::<_, ParallelError>(owed.map(|segment| segment.parameter).collect())
+            })??;
             owed.into_iter().for_each(|parameter| used[parameter] = true);
         }
         Ok(())
@@ -300,7 +324,10 @@ impl Reducer {
         let memory = memory.filter(|memory| memory.len() == len && memory.dtype() == dtype);
         let mut window = self.lock();
         let slot = &mut window.slots[bucket];
-        slot.memory = Memory::Gathering(if slot.brings_memory { None } else { memory });
+        slot.memory = match self.apart {
+            Some(_) => Memory::collecting(slot.used.len()),
+            None => Memory::Gathering(if slot.brings_memory { None } else { memory }),
+        };
         slot.brings_memory = false;
         slot.used.iter_mut().for_each(|used| *used = false);
         window.totals = Totals::default();
@@ -332,6 +359,7 @@ impl Reducer {
         let mut memory = match std::mem::replace(&mut window.slots[bucket].memory, Memory::Away) {
             Memory::Gathering(Some(memory)) => memory,
             Memory::Gathering(None) => self.fresh(window, bucket)?,
+            Memory::Collecting(parts) => return self.launch_apart(window, bucket, parts),
             other => {
                 let adopted = matches!(other, Memory::Reduced(_));
                 window.slots[bucket].memory = other;
@@ -387,9 +415,15 @@ fn place_of_totals(layout: &BucketLayout, blocking_calls: bool) -> Option<usize>
 
 impl Window {
     /// Sorts what came back into the bucket's result and memory for others.
-    fn arrived(&mut self, bucket: usize, arrived: Arrived) -> Reduced {
+    fn arrived(&mut self, bucket: usize, arrived: Arrived, apart: Option<&Device>) -> Reduced {
         match arrived {
-            Arrived::Whole(memory) => Reduced::Host(memory),
+            Arrived::Flat(flat) => Reduced::Adopted(Box::new(flat)),
+            Arrived::FlatPart(part) => Reduced::FlatPart(Box::new(part)),
+            // A hook has had it in host memory.
+            Arrived::Whole(memory) => match apart {
+                Some(device) => Reduced::Adopted(Box::new(flat_from_host(memory, device))),
+                None => Reduced::Host(memory),
+            },
             Arrived::Part { part, memory } => {
                 // The next gradient brings its own again.
                 if !self.slots[bucket].brings_memory {
@@ -403,7 +437,9 @@ impl Window {
     /// Frees the memory of buckets whose part has come back, and waits for the oldest one where more
     /// than [`MOST_IN_FLIGHT`] are on their way: parts are there to save memory.
     fn reclaim_parts(&mut self, sharding: Option<Sharding>) -> Result<(), ParallelError> {
-        let part = |slot: &Slot| matches!(slot.memory, Memory::InFlight(Pending::Part(_)));
+        let part = |slot: &Slot| {
+            matches!(slot.memory, Memory::InFlight(Pending::Part(_) | Pending::LentPart(_)))
+        };
         let mut on_their_way = self.slots.iter().filter(|slot| part(slot)).count();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
@@ -411,13 +447,15 @@ impl Window {
                 Memory::InFlight(pending @ Pending::Part(_)) => {
                     on_their_way > MOST_IN_FLIGHT || pending.is_done()
                 }
+                // To wait on a device would stop the backward pass there.
+                Memory::InFlight(pending @ Pending::LentPart(_)) => pending.is_done(),
                 _ => false,
             };
             if free
                 && let Memory::InFlight(pending) = std::mem::replace(&mut slot.memory, Memory::Away)
             {
                 let arrived = pending.wait(sharding)?;
-                let reduced = self.arrived(index, arrived);
+                let reduced = self.arrived(index, arrived, None);
                 self.slots[index].memory = Memory::Reduced(reduced);
                 on_their_way -= 1;
             }

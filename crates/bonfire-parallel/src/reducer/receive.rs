@@ -26,6 +26,10 @@ impl Reducer {
             let path = segments[segment].path.clone();
             return Err(ParallelError::GraphChanged { rank: self.group.rank(), path });
         }
+        if self.apart.is_some() {
+            self.collect(&mut window, (bucket, segment), gradient)?;
+            return self.received(window, bucket, segment);
+        }
         let range = segments[segment].range.clone();
         let (dtype, whole) = (self.layout.buckets()[bucket].dtype, segments.len() == 1);
         let accumulate = window.slots[bucket].used[segment];

@@ -17,15 +17,21 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(bucket: &Bucket) -> Self {
+    pub(super) fn new(bucket: &Bucket, apart: bool) -> Self {
         let used = vec![false; bucket.segments.len()];
-        Self { memory: Memory::Gathering(None), missing: used.len(), used, brings_memory: false }
+        let memory = match apart {
+            true => Memory::collecting(used.len()),
+            false => Memory::Gathering(None),
+        };
+        Self { memory, missing: used.len(), used, brings_memory: false }
     }
 }
 
 pub(super) enum Memory {
     /// `None` until the first gradient that must be copied.
     Gathering(Option<HostBuffer>),
+    /// The gradients so far, on their device.
+    Collecting(Vec<Option<Tensor<1>>>),
     InFlight(Pending),
     /// Full, and the next to be reduced, by the thread that waits for it.
     Full(HostBuffer),
@@ -35,11 +41,21 @@ pub(super) enum Memory {
 }
 
 impl Memory {
+    pub(super) fn collecting(segments: usize) -> Self {
+        Self::Collecting(vec![None; segments])
+    }
+
+    /// Whether gradients may still come.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Gathering(_) | Self::Collecting(_))
+    }
+
     /// Bytes held, as far as they are here.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Gathering(Some(memory)) | Self::Full(memory) => memory.as_bytes().len(),
             Self::Reduced(reduced) => reduced.bytes(),
+            Self::Collecting(parts) => parts.iter().flatten().map(bytes_of).sum(),
             Self::Gathering(None) | Self::InFlight(_) | Self::Away => 0,
         }
     }
@@ -54,6 +70,12 @@ pub(crate) enum Reduced {
     Adopted(Box<Tensor<1>>),
     /// This rank's part of them.
     Part(HostBuffer),
+    /// The same, on a device.
+    FlatPart(Box<Tensor<1>>),
+}
+
+fn bytes_of(flat: &Tensor<1>) -> usize {
+    flat.dims()[0] * flat.dtype().size()
 }
 
 impl Reduced {
@@ -66,14 +88,14 @@ impl Reduced {
     pub(crate) fn into_flat(self, device: &Device) -> Tensor<1> {
         match self {
             Self::Host(memory) | Self::Part(memory) => flat_from_host(memory, device),
-            Self::Adopted(flat) => *flat,
+            Self::Adopted(flat) | Self::FlatPart(flat) => *flat,
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
             Self::Host(memory) | Self::Part(memory) => memory.as_bytes().len(),
-            Self::Adopted(flat) => flat.dims()[0] * flat.dtype().size(),
+            Self::Adopted(flat) | Self::FlatPart(flat) => bytes_of(flat),
         }
     }
 }

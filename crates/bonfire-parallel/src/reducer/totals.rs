@@ -66,7 +66,7 @@ impl Reducer {
                 let at = self.layout.buckets()[bucket].num_elements();
                 let sums = self.with_reduced(bucket, |reduced| match reduced {
                     Reduced::Host(memory) => Totals::read(memory, at),
-                    Reduced::Part(_) | Reduced::Adopted(_) => None,
+                    Reduced::Part(_) | Reduced::Adopted(_) | Reduced::FlatPart(_) => None,
                 })?;
                 sums.unwrap_or_default()
             }
