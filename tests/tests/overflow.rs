@@ -242,8 +242,7 @@ fn a_step_that_is_concluded_after_the_next_pass_is_the_same() {
                     reports.extend(begun.take().map(|step| training.conclude(step)));
                     let next = training.begin_step();
                     // What a hook holds back has to hear of a new scale at once.
-                    let plain =
-                        [Compression::None, Compression::Fp16, Compression::Bf16];
+                    let plain = [Compression::None, Compression::Fp16, Compression::Bf16];
                     let waits = !plain.contains(&config.compression);
                     assert_eq!(next.is_known(), waits, "{config:?}");
                     match late {

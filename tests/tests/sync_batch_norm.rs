@@ -9,9 +9,12 @@ use bonfire_parallel::{DataParallel, SgdConfig};
 use bonfire_tensor::parameters::{self, Role};
 use bonfire_tests::samples::{CLASSES, IMAGE};
 use bonfire_tests::training::{numbers, small_buckets};
-use bonfire_tests::{ExactFloats, Precision, Samples, as_rank, results, run_ranks};
+use bonfire_tests::{
+    ExactFloats, Memory, Precision, Samples, as_rank, is_rank, results, run_ranks,
+};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -30,7 +33,7 @@ struct Course {
 #[test]
 fn ranks_equal_one_in_double_precision() {
     let test = "ranks_equal_one_in_double_precision";
-    if as_rank(|group| train(group, Precision::F64, 100)) {
+    if as_rank(|group| train(group, &Precision::F64.device(), 100)) {
         return;
     }
     let alone = results::<Course>(&run_ranks(1, test, &[], DEADLINE)).remove(0);
@@ -45,7 +48,7 @@ fn ranks_equal_one_in_double_precision() {
 #[test]
 fn ranks_equal_one_in_single_precision() {
     let test = "ranks_equal_one_in_single_precision";
-    if as_rank(|group| train(group, Precision::F32, 20)) {
+    if as_rank(|group| train(group, &Precision::F32.device(), 20)) {
         return;
     }
     let alone = results::<Course>(&run_ranks(1, test, &[], DEADLINE)).remove(0);
@@ -57,18 +60,39 @@ fn ranks_equal_one_in_single_precision() {
     }
 }
 
+/// On devices, whose statistics and gradients no host sees; in a process of its own, since it is in
+/// double precision.
+#[test]
+fn ranks_on_devices_equal_one() {
+    let test = "ranks_on_devices_equal_one";
+    let run = |single: &ProcessGroup| {
+        let device = Precision::F64.device();
+        let alone = train(single, &device, 20);
+        for (memory, world) in [(Memory::Device, 2), (Memory::Device, 3), (Memory::Staged, 2)] {
+            for rank in memory.spawn(world, |group| train(&group, &device, 20)) {
+                assert_within(1e-9, &rank.losses.0, &alone.losses.0, "loss");
+                assert_within(1e-9, &rank.statistics.0, &alone.statistics.0, "statistics");
+            }
+        }
+    };
+    if is_rank() {
+        assert!(as_rank(run));
+        return;
+    }
+    results::<()>(&run_ranks(1, test, &[], DEADLINE));
+}
+
 /// Trains a residual network, with `norm = "batch"` on one rank and `"sync_batch"` on several.
-fn train(group: &ProcessGroup, precision: Precision, steps: usize) -> Course {
-    let device = precision.device();
-    let model = connect_sync_batchnorm(model(group, &device), group).unwrap();
+fn train(group: &ProcessGroup, device: &Device, steps: usize) -> Course {
+    let model = connect_sync_batchnorm(model(group, device), group).unwrap();
     let mut parallel = DataParallel::new(model, group, small_buckets()).unwrap();
     let mut sgd = SgdConfig::new().with_momentum(0.9).init().unwrap();
     let own = GLOBAL_BATCH / group.world_size();
     let step = |step: usize| {
         let start = step * GLOBAL_BATCH + group.rank() * own;
         let batch = Samples::synthetic(start..start + own);
-        let scores = parallel.replica().unwrap().forward(batch.images(&device));
-        let loss = cross_entropy(scores, batch.targets(&device));
+        let scores = parallel.replica().unwrap().forward(batch.images(device));
+        let loss = cross_entropy(scores, batch.targets(device));
         let mut mean = [loss.clone().without_autodiff().into_scalar::<f64>()];
         parallel.backward(loss).unwrap();
         parallel.step(&mut sgd, 0.05).unwrap();
@@ -83,9 +107,14 @@ fn train(group: &ProcessGroup, precision: Precision, steps: usize) -> Course {
 
 fn model(group: &ProcessGroup, device: &Device) -> ResNet {
     let norm = if group.world_size() == 1 { NormKind::Batch } else { NormKind::SyncBatch };
+    static GENERATOR: Mutex<()> = Mutex::new(());
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
     device.seed(7);
     let config = ResNetConfig { depth: 8, width: Some(4), norm, ..ResNetConfig::default() };
-    config.init(IMAGE, CLASSES, device).unwrap()
+    let model = config.init(IMAGE, CLASSES, device).unwrap();
+    // Weights are drawn when they are first looked at.
+    parameters::inspect(&model).unwrap();
+    model
 }
 
 fn assert_within(tolerance: f64, got: &[f64], expected: &[f64], what: &str) {

@@ -128,7 +128,10 @@ impl Pass {
     fn own_group(&mut self) -> Option<ProcessGroup> {
         let group = self.group.as_ref()?;
         if self.duplicate.is_none() && self.failure.is_none() {
-            match group.duplicate("sync_batch_norm") {
+            let made = group.duplicate("sync_batch_norm");
+            // Now, and not in the order in which the ranks come to their first layers.
+            let made = made.and_then(|own| own.prepare_devices().map(|()| own));
+            match made {
                 Ok(duplicate) => self.duplicate = Some(duplicate),
                 Err(error) => self.failure = Some(error),
             }

@@ -3,6 +3,8 @@
 use crate::TensorError;
 use crate::extension::dispatch_collective;
 use crate::host::{HostFloat, HostTensorMut};
+#[cfg(any(feature = "cuda", feature = "testing"))]
+use bonfire_comm::Operation;
 use bonfire_comm::{CommError, ProcessGroup, ReduceOp};
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -78,6 +80,11 @@ impl TensorCollective {
         let flat = tensor.to_contiguous().reshape(burn::tensor::Shape::new([len]));
         drop(tensor);
         let shape = layout.shape().clone();
+        #[cfg(feature = "testing")]
+        if crate::lend::pretend::is_apart() {
+            let reduced = self.run_apart(Tensor::from_primitive::<Flex>(flat.clone()));
+            return reduced.try_into_primitive::<Flex>().unwrap_or(flat).reshape(shape);
+        }
         let reduced = match flat.dtype() {
             DType::F64 => self.reduce::<f64>(flat),
             DType::F16 => self.reduce::<half::f16>(flat),
@@ -87,7 +94,6 @@ impl TensorCollective {
         reduced.reshape(shape)
     }
 
-    /// Takes the tensor through host memory.
     #[cfg(feature = "cuda")]
     pub(crate) fn run_cube(
         &self,
@@ -100,40 +106,37 @@ impl TensorCollective {
         let shape = tensor.shape();
         let flat = burn::tensor::Shape::new([shape.num_elements()]);
         let flat = Tensor::<1>::from_primitive::<Cube>(Cube::float_reshape(tensor.clone(), flat));
-        let device = flat.device();
-        let reduced = crate::host::to_host(flat).and_then(|mut buffer| {
-            self.reduce_buffer(&mut buffer)?;
-            Ok(crate::host::flat_from_host(buffer, &device))
-        });
-        match reduced.map(|reduced| reduced.try_into_primitive::<Cube>()) {
-            Ok(Ok(reduced)) => Cube::float_reshape(reduced, shape),
-            Ok(Err(error)) => {
-                self.group.abort(&format!("{error:?}"));
-                tensor
-            }
+        match self.run_apart(flat).try_into_primitive::<Cube>() {
+            Ok(reduced) => Cube::float_reshape(reduced, shape),
             Err(error) => {
-                self.group.abort(&error.to_string());
+                self.group.abort(&format!("{error:?}"));
                 tensor
             }
         }
     }
 
-    #[cfg(feature = "cuda")]
-    fn reduce_buffer(&self, buffer: &mut bonfire_comm::HostBuffer) -> Result<(), TensorError> {
-        use bonfire_comm::HostBuffer;
-        let result = match buffer {
-            HostBuffer::F32(values) => self.group.all_reduce(values, self.op),
-            HostBuffer::F64(values) => self.group.all_reduce(values, self.op),
-            HostBuffer::F16(values) => self.group.all_reduce(values, self.op),
-            HostBuffer::BF16(values) => self.group.all_reduce(values, self.op),
-            _ => Ok(()),
-        };
-        if let Err(error) = &result {
-            let mut failure =
-                self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            *failure = Some(error.clone());
+    /// Reduces a flat tensor on its device. It comes back as it was when that fails.
+    #[cfg(any(feature = "cuda", feature = "testing"))]
+    fn run_apart(&self, flat: Tensor<1>) -> Tensor<1> {
+        let len = flat.dims()[0];
+        // In memory of its own: others may hold the tensor, or parts of it.
+        let spare = Tensor::<1>::zeros([1], (&flat.device(), flat.dtype()));
+        let whole = Tensor::cat(vec![flat.clone(), spare], 0);
+        let reduced = crate::lend::start(&self.group, Operation::AllReduce(self.op), whole)
+            .and_then(crate::lend::Lent::finish);
+        match reduced {
+            Ok(whole) => whole.slice(0..len),
+            Err(error) => {
+                self.group.abort(&error.to_string());
+                let error = match error {
+                    TensorError::Comm(error) => error,
+                    other => CommError::Internal { detail: other.to_string() },
+                };
+                *self.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                    Some(error);
+                flat
+            }
         }
-        Ok(result?)
     }
 
     fn reduce<E: HostFloat>(&self, flat: FloatTensor<Flex>) -> FloatTensor<Flex> {

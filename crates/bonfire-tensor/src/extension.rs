@@ -14,6 +14,7 @@ use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor,
     DispatchTensorKind, Flex, backend_extension,
 };
+use burn::tensor::Tensor;
 #[cfg(feature = "cuda")]
 use burn_cubecl::Cube;
 
@@ -50,6 +51,9 @@ pub(crate) trait BonfireOps: Backend {
 /// Wraps a backend's primitive as a dispatch tensor without autodiff.
 pub(crate) trait IntoDispatch: Backend {
     fn into_dispatch(tensor: FloatTensor<Self>) -> DispatchTensor;
+
+    /// The reverse; `None` for a tensor of another backend.
+    fn primitive_of(tensor: Tensor<1>) -> Option<FloatTensor<Self>>;
 }
 
 impl IntoDispatch for Flex {
@@ -58,6 +62,10 @@ impl IntoDispatch for Flex {
             kind: DispatchTensorKind::Flex(BackendTensor::Float(tensor)),
             autodiff: DispatchAutodiffContext::Disabled,
         }
+    }
+
+    fn primitive_of(tensor: Tensor<1>) -> Option<FloatTensor<Self>> {
+        tensor.try_into_primitive::<Self>().ok()
     }
 }
 
@@ -68,6 +76,10 @@ impl IntoDispatch for Cube {
             kind: DispatchTensorKind::Cube(BackendTensor::Float(tensor)),
             autodiff: DispatchAutodiffContext::Disabled,
         }
+    }
+
+    fn primitive_of(tensor: Tensor<1>) -> Option<FloatTensor<Self>> {
+        tensor.try_into_primitive::<Self>().ok()
     }
 }
 

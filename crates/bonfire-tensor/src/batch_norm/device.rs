@@ -1,10 +1,10 @@
 //! Statistics on devices whose memory is not the host's.
 
-use super::BatchStatistics;
-use super::moments::{Moment, Moments, enough};
+use super::moments::enough;
+use super::{BatchStatistics, Count};
 use crate::TensorError;
-use crate::host::to_host;
-use bonfire_comm::HostBuffer;
+use crate::lend;
+use bonfire_comm::{Operation, ProcessGroup};
 use burn::tensor::{Shape, Tensor};
 
 /// Mean and variance on the device, which is not waited for.
@@ -15,25 +15,44 @@ pub(super) fn statistics<const D: usize>(input: Tensor<D>) -> Result<BatchStatis
     let mean = channels.clone().mean_dim(1);
     let variance = (channels - mean.clone()).square().mean_dim(1);
     let (mean, variance) = (mean.reshape([num_channels]), variance.reshape([num_channels]));
-    Ok(BatchStatistics { mean, variance, count })
+    Ok(BatchStatistics { mean, variance, count: Count::Known(count) })
 }
 
-/// Moments of every channel, in host memory.
-pub(super) fn moments<const D: usize>(input: Tensor<D>) -> Result<Moments, TensorError> {
+/// Mean and variance over the batches of all ranks of a group, on their devices.
+///
+/// # Collective
+/// All ranks.
+pub(super) fn statistics_over<const D: usize>(
+    input: Tensor<D>,
+    group: &ProcessGroup,
+) -> Result<BatchStatistics, TensorError> {
     let (channels, count) = by_channel(input);
-    let [num_channels, _] = channels.dims();
-    if count == 0 {
-        return Ok(Moments(vec![Moment::default(); num_channels]));
-    }
-    let mean = channels.clone().mean_dim(1);
-    let squares = (channels - mean.clone()).square().sum_dim(1);
-    let values = match to_host(Tensor::cat(vec![mean, squares], 1))? {
-        HostBuffer::F64(values) => values,
-        HostBuffer::F32(values) => values.into_iter().map(f64::from).collect(),
-        _ => Vec::new(),
+    let ([num_channels, _], ranks) = (channels.dims(), group.world_size());
+    let row = 1 + 2 * num_channels;
+    let zeros = |len: usize| Tensor::<1>::zeros([len], (&channels.device(), channels.dtype()));
+    let own = match count {
+        0 => zeros(row),
+        count => {
+            let mean = channels.clone().mean_dim(1);
+            let squares = (channels.clone() - mean.clone()).square().sum_dim(1);
+            let flat = |tensor: Tensor<2>| tensor.reshape([num_channels]);
+            Tensor::cat(vec![zeros(1).add_scalar(count as f64), flat(mean), flat(squares)], 0)
+        }
     };
-    let moment = |pair: &[f64]| Moment { count: count as f64, mean: pair[0], squares: pair[1] };
-    Ok(Moments(values.chunks_exact(2).map(moment).collect()))
+    let start = group.rank() * row;
+    let whole = zeros(ranks * row).slice_assign(start..start + row, own);
+    let table = lend::start(group, Operation::AllGather, whole)?.finish()?.reshape([ranks, row]);
+
+    let counts = table.clone().slice([0..ranks, 0..1]);
+    let means = table.clone().slice([0..ranks, 1..1 + num_channels]);
+    let squares = table.slice([0..ranks, 1 + num_channels..row]);
+    let count = counts.clone().sum_dim(0);
+    let mean = (means.clone() * counts.clone()).sum_dim(0) / count.clone();
+    let between = ((means - mean.clone()).square() * counts).sum_dim(0);
+    let variance = (squares.sum_dim(0) + between) / count.clone();
+    let flat = |tensor: Tensor<2>| tensor.reshape([num_channels]);
+    let count = Count::Apart(count.reshape([1]));
+    Ok(BatchStatistics { mean: flat(mean), variance: flat(variance), count })
 }
 
 /// A row for each channel, and how long it is.

@@ -14,6 +14,7 @@ pub(crate) use step::{Kept, Kernels, Normalization, NormalizeStep, Tensors, forw
 
 use crate::TensorError;
 use crate::extension::dispatch_normalize;
+use crate::lend::is_apart;
 use bonfire_comm::ProcessGroup;
 use burn::backend::Flex;
 use burn::tensor::{DType, Tensor};
@@ -29,14 +30,37 @@ pub struct BatchStatistics {
     /// Mean squared distance from the mean: divided by `count`. Shape `[channels]`.
     pub variance: Tensor<1>,
     /// Values of every channel.
-    pub count: usize,
+    pub count: Count,
+}
+
+/// How many values every channel of a batch has over all ranks.
+#[derive(Debug, Clone)]
+pub enum Count {
+    /// So many.
+    Known(usize),
+    /// As many as this tensor, of shape `[1]`, says: the devices of the ranks have told each other, and
+    /// no host has heard of it.
+    Apart(Tensor<1>),
 }
 
 impl BatchStatistics {
+    fn cast(self, dtype: DType) -> Self {
+        let (mean, variance) = (self.mean.cast(dtype), self.variance.cast(dtype));
+        Self { mean, variance, count: self.count }
+    }
+
     /// Estimates the variance of what the batch was drawn from: divided by `count - 1`.
     pub fn unbiased_variance(&self) -> Tensor<1> {
-        let count = self.count as f64;
-        self.variance.clone().mul_scalar(count / (count - 1.0))
+        match &self.count {
+            Count::Known(count) => {
+                let count = *count as f64;
+                self.variance.clone().mul_scalar(count / (count - 1.0))
+            }
+            Count::Apart(count) => {
+                let factor = count.clone() / count.clone().sub_scalar(1.0);
+                self.variance.clone() * factor.cast(self.variance.dtype())
+            }
+        }
     }
 }
 
@@ -58,12 +82,12 @@ pub fn statistics_type(dtype: DType) -> DType {
 /// - input `[batch, channels, ...]`; a rank's batch may be empty
 ///
 /// # Collective
-/// One all-gather of `1 + 2 * channels` f64 values by all ranks of `group`, whose batches may differ
-/// in size; none without a group or with a group of one rank.
+/// One all-gather of `1 + 2 * channels` values by all ranks of `group`, whose batches may differ in
+/// size; none without a group or with a group of one rank. On devices no host waits for it.
 ///
 /// # Errors
 /// [`TensorError::TooFewValues`] on every rank when a channel has less than two values over all of
-/// them; [`TensorError::Comm`] when the collective fails.
+/// them, which on devices nobody finds out; [`TensorError::Comm`] when the collective fails.
 ///
 /// # Reference
 /// Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
@@ -76,16 +100,20 @@ pub fn batch_statistics<const D: usize>(
     let device = input.device();
     let wide = statistics_type(input.dtype());
     let group = group.filter(|group| group.world_size() > 1);
-    match (input.clone().try_into_primitive::<Flex>(), group) {
+    let primitive = input.clone().try_into_primitive::<Flex>();
+    match (primitive, group) {
+        (primitive, Some(group)) if primitive.is_err() || is_apart(&device) => {
+            let statistics = device::statistics_over(input.cast(wide), group)?;
+            Ok(match primitive {
+                Ok(_) => statistics.cast(DType::F64),
+                Err(_) => statistics,
+            })
+        }
         (Ok(primitive), group) => {
             let moments = host::moments(primitive, wide);
             moments.gather(group)?.into_statistics(&device, DType::F64)
         }
-        (Err(_), None) => device::statistics(input.cast(wide)),
-        (Err(_), group) => {
-            let moments = device::moments(input.cast(wide))?;
-            moments.gather(group)?.into_statistics(&device, wide)
-        }
+        (Err(_), _) => device::statistics(input.cast(wide)),
     }
 }
 
@@ -115,7 +143,7 @@ pub fn normalize<const D: usize>(
 ) -> Tensor<D> {
     let [gamma, beta] = parameters;
     let group = group.filter(|group| group.world_size() > 1).cloned();
-    let normalization = Normalization::new(statistics.count, epsilon, group);
+    let normalization = Normalization::new(statistics.count.clone(), epsilon, group);
     let mean = with_autodiff_of(&input, statistics.mean.clone());
     let variance = with_autodiff_of(&input, statistics.variance.clone());
     let [gamma, beta, mean, variance] = [gamma, beta, mean, variance].map(Tensor::into_dispatch);

@@ -1,4 +1,4 @@
-use super::BatchStatistics;
+use super::{BatchStatistics, Count};
 use crate::TensorError;
 use bonfire_comm::ProcessGroup;
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -68,7 +68,8 @@ impl Moments {
             Tensor::from_data(TensorData::new(values, shape), (device, dtype))
         };
         let variance = tensor(|moment| moment.squares / moment.count);
-        Ok(BatchStatistics { mean: tensor(|moment| moment.mean), variance, count })
+        let (mean, count) = (tensor(|moment| moment.mean), Count::Known(count));
+        Ok(BatchStatistics { mean, variance, count })
     }
 }
 

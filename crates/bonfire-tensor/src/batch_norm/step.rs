@@ -2,9 +2,9 @@
 
 #[cfg(feature = "cuda")]
 use super::composed;
-use super::{host, statistics_type};
+use super::{Count, host, statistics_type};
 use crate::collective::TensorCollective;
-use crate::extension::BonfireOps;
+use crate::extension::{BonfireOps, IntoDispatch};
 use bonfire_comm::ProcessGroup;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -17,7 +17,7 @@ use burn::tensor::{DType, Scalar};
 /// What the operation carries through the graph beside tensors.
 #[derive(Debug, Clone)]
 pub(crate) struct Normalization {
-    count: usize,
+    count: Count,
     epsilon: f64,
     /// The ranks that share the batch, if there are others.
     group: Option<ProcessGroup>,
@@ -82,7 +82,7 @@ kernels!(Flex, host);
 kernels!(burn_cubecl::Cube, composed);
 
 impl Normalization {
-    pub(super) fn new(count: usize, epsilon: f64, group: Option<ProcessGroup>) -> Self {
+    pub(super) fn new(count: Count, epsilon: f64, group: Option<ProcessGroup>) -> Self {
         Self { count, epsilon, group }
     }
 }
@@ -129,7 +129,7 @@ pub(crate) struct Kept<B: Backend> {
     pub(crate) normalization: Normalization,
 }
 
-impl<B: BonfireOps + Kernels> Backward<B, 3> for NormalizeStep {
+impl<B: BonfireOps + IntoDispatch + Kernels> Backward<B, 3> for NormalizeStep {
     type State = Kept<B>;
 
     // INVARIANT: the graph's lock is held here, so nothing below may call an autodiff operation.
@@ -163,7 +163,15 @@ impl<B: BonfireOps + Kernels> Backward<B, 3> for NormalizeStep {
         if let Some(group) = normalization.group {
             sums = B::collective(sums, TensorCollective::sum(group));
         }
-        let gradient = B::input_gradient(saved, output_gradient, sums, normalization.count);
+        let count = match normalization.count {
+            Count::Known(count) => count,
+            Count::Apart(count) => {
+                let share = B::primitive_of(count.recip().cast(wide));
+                sums = share.map_or(sums.clone(), |share| B::float_mul(sums, share));
+                1
+            }
+        };
+        let gradient = B::input_gradient(saved, output_gradient, sums, count);
         grads.register::<B>(node.id, cast::<B>(gradient, types.0));
     }
 }
