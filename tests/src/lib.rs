@@ -14,14 +14,13 @@
 
 pub mod compare;
 pub mod golden;
-pub mod memory;
 pub mod ranks;
 pub mod samples;
 pub mod semantics;
 pub mod training;
 
+pub use bonfire_tensor::lend::pretend::Memory;
 pub use compare::{ExactFloats, assert_close, assert_close_to_largest};
-pub use memory::Memory;
 pub use ranks::{RankOutput, as_rank, is_rank, results, run_ranks};
 pub use samples::Samples;
 pub use training::{Precision, Rule, Training};

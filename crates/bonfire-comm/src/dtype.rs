@@ -51,6 +51,11 @@ impl DType {
         }
     }
 
+    /// Tells whether elements are floating-point numbers.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
+    }
+
     pub(crate) const fn code(self) -> u8 {
         self as u8
     }

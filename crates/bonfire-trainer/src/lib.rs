@@ -33,6 +33,7 @@ mod run;
 pub mod run_folder;
 mod sample_log;
 mod saving;
+mod settled;
 mod step;
 mod stop;
 mod threads;

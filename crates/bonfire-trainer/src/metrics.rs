@@ -62,8 +62,10 @@ impl Metrics {
 #[derive(Default)]
 pub(crate) struct LocalMetrics {
     entries: Vec<Entry>,
-    /// Figures of the window at hand, which a skipped step takes back.
+    /// Figures of the window at hand.
     window: Vec<Entry>,
+    /// Those of the window before, which a skipped step takes back.
+    closed: Vec<Entry>,
     /// Figures of optimizer steps. Apart, since a rank has them with and without samples: all ranks
     /// must have the same names in the same order.
     steps: Vec<MetricValue>,
@@ -106,9 +108,16 @@ impl LocalMetrics {
         accumulate(&mut self.window, name, sum, count);
     }
 
-    /// Ends the window. Of a step that was skipped only the names stay: its loss may be infinite.
+    /// Closes the window: what is added from now on is the next one's.
+    pub(crate) fn close_window(&mut self) {
+        self.end_window(false);
+        self.closed = std::mem::take(&mut self.window);
+    }
+
+    /// Ends the window that was closed. Of a step that was skipped only the names stay: its loss may
+    /// be infinite.
     pub(crate) fn end_window(&mut self, skipped: bool) {
-        for Entry { name, sum, count } in std::mem::take(&mut self.window) {
+        for Entry { name, sum, count } in std::mem::take(&mut self.closed) {
             match skipped {
                 true => accumulate(&mut self.entries, &name, sum.zeros_like(), 0.0),
                 false => accumulate(&mut self.entries, &name, sum, count),
@@ -118,6 +127,7 @@ impl LocalMetrics {
 
     /// Reads the sums from the device and begins anew; names stay.
     pub(crate) fn take(&mut self) -> Result<Metrics, TrainError> {
+        self.close_window();
         self.end_window(false);
         let mut values = Vec::with_capacity(self.entries.len() + self.steps.len());
         for entry in &mut self.entries {

@@ -24,10 +24,15 @@ pub(crate) struct Position {
 
 impl Position {
     /// Counts a step.
-    pub(crate) fn advance(&mut self, skipped: bool) {
+    pub(crate) fn advance(&mut self) {
         self.step += 1;
-        self.skipped += u64::from(skipped);
-        self.scheduled += u64::from(!skipped);
+        self.scheduled += 1;
+    }
+
+    /// Notes that a step that was counted was skipped.
+    pub(crate) fn take_back(&mut self) {
+        self.skipped += 1;
+        self.scheduled = self.scheduled.saturating_sub(1);
     }
 
     /// Takes over that an epoch has another number of steps from now on: the schedule of a number of
@@ -84,7 +89,12 @@ mod tests {
         let epochs = |steps| Length::new(steps, Budget::Epochs(3));
         let mut position = Position::default();
         position.stretch(epochs(100));
-        (0..150).for_each(|step| position.advance(step % 15 == 0));
+        for step in 0..150 {
+            position.advance();
+            if step % 15 == 0 {
+                position.take_back();
+            }
+        }
         assert_eq!((position.step, position.skipped, position.scheduled), (150, 10, 140));
         let mut of_steps = position;
         of_steps.stretch(Length::new(50, Budget::Steps(300)));

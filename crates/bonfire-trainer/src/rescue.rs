@@ -3,7 +3,8 @@
 use crate::TrainError;
 use crate::checkpoint::{Checkpoint, Job, Keep, MODEL_PREFIX};
 use crate::learnable::Learnable;
-use crate::run::{Run, Settled};
+use crate::run::Run;
+use crate::settled::Settled;
 use bonfire_parallel::ParallelError;
 
 impl<M: Learnable> Run<'_, M> {
@@ -11,14 +12,26 @@ impl<M: Learnable> Run<'_, M> {
     /// other ranks may not answer any more, so rank 0 saves what it has if that is all there is.
     pub(crate) fn rescue(&mut self, error: Option<&TrainError>) {
         let Some(folder) = self.config.checkpoint_folder.clone() else { return };
+        if let Some(begun) = self.begun.take()
+            && error.is_none_or(leaves_sound_values)
+        {
+            match self.resolve(begun) {
+                Ok((step, _)) => self.settle_at(step.position, step.buffers),
+                Err(reason) => tracing::debug!("the last step's outcome is lost: {reason}"),
+            }
+        }
         let Some(Settled { position, buffers }) = self.settled.take() else { return };
         let nothing_new = self.saved == Some(position) || position.step == self.first_step;
         if self.control.rank() > 0 || nothing_new || !error.is_none_or(leaves_sound_values) {
             return;
         }
         self.position = position;
-        let state = match self.state_of_this_rank() {
-            Ok(Some(mut state)) => {
+        let buffers = buffers.read(self.parallel.specs());
+        let state = buffers
+            .map_err(TrainError::from)
+            .and_then(|buffers| Ok(self.state_of_this_rank()?.map(|state| (state, buffers))));
+        let state = match state {
+            Ok(Some((mut state, buffers))) => {
                 // Those of the model may have seen a part of the next step.
                 state.insert_under(MODEL_PREFIX, buffers);
                 state

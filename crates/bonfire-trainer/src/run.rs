@@ -5,22 +5,14 @@ use crate::learnable::{Learnable, StepContext};
 use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, reduce};
 use crate::position::Position;
 use crate::precision::Precision;
+use crate::settled::{Begun, Settled};
 use crate::timing::StepTimes;
 use crate::{Callback, Report, StopFlag, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
-use bonfire_tensor::parameters::{self, Role};
-use bonfire_tensor::state::State;
 use burn::tensor::Device;
 use std::time::{Instant, SystemTime};
-
-/// Where a run stands between two steps.
-pub(crate) struct Settled {
-    pub(crate) position: Position,
-    /// Running statistics and other buffers, which the next forward pass moves; where they may be needed.
-    pub(crate) buffers: State,
-}
 
 /// One call of `fit`: everything that a training step touches.
 pub(crate) struct Run<'a, M: Learnable> {
@@ -57,6 +49,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     /// Where the run stands, unless model, optimizer, schedule and callbacks are on their way from
     /// one state to the next: a failure then leaves nothing to save.
     pub(crate) settled: Option<Settled>,
+    /// A step that has been begun and not been concluded.
+    pub(crate) begun: Option<Begun>,
     /// Where the run stood when it last saved.
     pub(crate) saved: Option<Position>,
     /// Whether that was a best one.
@@ -97,19 +91,6 @@ impl<M: Learnable> Run<'_, M> {
             input_dtype: self.precision.training_inputs,
             label_smoothing: self.config.label_smoothing,
         }
-    }
-
-    /// Notes that model, optimizer, schedule and callbacks are between two steps.
-    pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
-        let position = self.position;
-        let rescues = self.control.rank() == 0 && self.config.checkpoint_folder.is_some();
-        let is_buffer = |spec: &parameters::ParameterSpec| spec.role == Role::Buffer;
-        let buffers = match rescues && self.parallel.specs().iter().any(is_buffer) {
-            true => parameters::read(self.parallel.model(), is_buffer)?,
-            false => State::default(),
-        };
-        self.settled = Some(Settled { position, buffers });
-        Ok(())
     }
 
     pub(crate) fn samples_per_second(&self) -> f64 {

@@ -61,6 +61,7 @@ impl<M: Learnable> Run<'_, M> {
     /// All ranks.
     pub(crate) fn save_checkpoint(&mut self, best: bool) -> Result<(), TrainError> {
         let Some(folder) = self.config.checkpoint_folder.clone() else { return Ok(()) };
+        self.conclude()?;
         self.last_save = Instant::now();
         if self.saved == Some(self.position) && !best {
             return Ok(());

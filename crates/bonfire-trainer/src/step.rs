@@ -2,10 +2,11 @@
 
 use crate::learnable::Learnable;
 use crate::run::Run;
+use crate::settled::{Begun, Settling};
 use crate::timing::Part;
 use crate::{BatchStart, StepEnd, StepOutput, TrainError};
 use bonfire_data::{Batches, LoadedBatch};
-use bonfire_parallel::{StepOptions, StepReport};
+use bonfire_parallel::{StepInProgress, StepOptions, StepReport};
 use std::time::{Instant, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,7 +15,6 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn train_step(&mut self, batches: &mut Batches<M::Batch>) -> Result<(), TrainError> {
         let start = Instant::now();
         let (epoch, step) = (self.position.epoch, self.position.step);
-        let learning_rate = self.schedule.lr(self.position.scheduled);
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
         let mut samples = 0;
@@ -28,34 +28,81 @@ impl<M: Learnable> Run<'_, M> {
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
         self.times.time(Part::CommWait, || self.parallel.synchronize())?;
+        // By now a device has long found out what became of the step before.
+        self.conclude()?;
+        let learning_rate = self.schedule.lr(self.position.scheduled);
         if let Some(momentum) = self.schedule.momentum(self.position.scheduled) {
             self.optimizer.set_momentum(momentum)?;
         }
         self.settled = None;
-        let done = self.optimizer_step(learning_rate)?;
-        self.local.end_window(done.skipped);
-        self.position.advance(done.skipped);
+        let begun = self.optimizer_step(learning_rate)?;
+        self.local.close_window();
+        self.position.advance();
         self.samples += samples;
-        (self.stopped, self.save_now) = read_votes(done.votes);
+        (self.stopped, self.save_now) = read_votes(begun.votes());
         self.first_step_at.get_or_insert_with(SystemTime::now);
-        let due = self.position.step.is_multiple_of(self.config.log_every_n_steps.max(1));
-        if due && batches.remaining() > 0 {
-            self.report()?;
-        }
-        self.times.add_total(start.elapsed());
-        let end = StepEnd {
-            epoch,
-            step: self.position.step,
+        let last_of_epoch = batches.remaining() == 0;
+        let reports = self.position.step.is_multiple_of(self.config.log_every_n_steps.max(1));
+        let waits = begun.is_known() || reports || last_of_epoch || self.stopped || self.save_now;
+        self.begun = Some(Begun {
+            step: begun,
+            position: self.position,
+            buffers: self.buffers()?,
             learning_rate,
             samples,
+            reports: reports && !last_of_epoch,
+            last_of_epoch,
+        });
+        self.times.add_total(start.elapsed());
+        if waits { self.conclude() } else { Ok(()) }
+    }
+
+    /// Learns what became of the step that was begun last, and tells the callbacks. On a device that
+    /// is known when it has come so far, for which no step waits.
+    pub(crate) fn conclude(&mut self) -> Result<(), TrainError> {
+        let Some(begun) = self.begun.take() else { return Ok(()) };
+        let (begun, done) = self.resolve(begun)?;
+        if begun.reports {
+            self.report()?;
+        }
+        let end = StepEnd {
+            epoch: begun.position.epoch,
+            step: begun.position.step,
+            learning_rate: begun.learning_rate,
+            samples: begun.samples,
             samples_per_second: self.samples_per_second(),
             grad_norm: done.grad_norm,
             skipped: done.skipped,
-            last_of_epoch: batches.remaining() == 0,
+            last_of_epoch: begun.last_of_epoch,
         };
         self.notify(|callback| callback.on_step_end(&end))?;
         self.show_values()?;
-        self.settle()
+        self.settle_at(begun.position, begun.buffers);
+        Ok(())
+    }
+
+    /// Brings the books up to date with what became of a step.
+    pub(crate) fn resolve(&mut self, begun: Begun) -> Result<(Settling, StepReport), TrainError> {
+        let Begun { step, mut position, buffers, learning_rate, samples, reports, last_of_epoch } =
+            begun;
+        let scaler = self.precision.scaler.as_mut();
+        let (parallel, optimizer) = (&mut self.parallel, self.optimizer.as_mut());
+        let done =
+            self.times.time(Part::Optimizer, || parallel.conclude(step, optimizer, scaler))?;
+        self.local.end_window(done.skipped);
+        if self.precision.scaler.is_some() || self.config.clip.is_some() {
+            self.local.add_step("grad_norm", done.grad_norm);
+        }
+        if self.precision.scaler.is_some() {
+            self.local.add_step("skipped", Some(if done.skipped { 1.0 } else { 0.0 }));
+        }
+        if done.skipped {
+            self.position.take_back();
+            position.take_back();
+        }
+        let settling =
+            Settling { position, buffers, learning_rate, samples, reports, last_of_epoch };
+        Ok((settling, done))
     }
 
     /// Shows the callbacks a micro-batch before it is run.
@@ -133,7 +180,7 @@ impl<M: Learnable> Run<'_, M> {
     }
 
     /// Unscales and clips the reduced gradients and updates the parameters, or skips the step.
-    fn optimizer_step(&mut self, learning_rate: f64) -> Result<StepReport, TrainError> {
+    fn optimizer_step(&mut self, learning_rate: f64) -> Result<StepInProgress, TrainError> {
         let mut options = StepOptions::new();
         if let Some(scaler) = &mut self.precision.scaler {
             self.local.add_step("loss_scale", Some(scaler.scale().into()));
@@ -143,16 +190,9 @@ impl<M: Learnable> Run<'_, M> {
             options = options.with_clip(clip);
         }
         let (parallel, optimizer) = (&mut self.parallel, self.optimizer.as_mut());
-        let done = self.times.time(Part::Optimizer, || {
-            parallel.step_with_options(optimizer, learning_rate, options)
-        })?;
-        if self.precision.scaler.is_some() || self.config.clip.is_some() {
-            self.local.add_step("grad_norm", done.grad_norm);
-        }
-        if self.precision.scaler.is_some() {
-            self.local.add_step("skipped", Some(if done.skipped { 1.0 } else { 0.0 }));
-        }
-        Ok(done)
+        Ok(self
+            .times
+            .time(Part::Optimizer, || parallel.begin_step(optimizer, learning_rate, options))?)
     }
 
     fn backward(

@@ -254,6 +254,7 @@ impl Trainer {
             satisfied: false,
             stopped_early: false,
             settled: None,
+            begun: None,
             saved: None,
             saved_as_best: false,
             save_now: false,

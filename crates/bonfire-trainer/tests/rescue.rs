@@ -4,8 +4,10 @@
 
 mod support;
 
+use bonfire_amp::Clip;
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_parallel::ZeroStage;
+use bonfire_tensor::lend::pretend::Memory;
 use bonfire_trainer::config::{CheckpointPlan, Monitor};
 use bonfire_trainer::{
     BatchStart, Callback, EarlyStopping, FitReport, Metrics, StepEnd, TrainError, Trainer,
@@ -70,6 +72,9 @@ fn config(folder: &Path) -> TrainerConfig {
     TrainerConfig { checkpoint: plan, ..TrainerConfig::new(SGD) }
         .with_max_epochs(5)
         .with_accumulate_grad_batches(2)
+        .with_log_every_n_steps(3)
+        // On a device the norm is known a step later.
+        .with_clip(Clip::norm(0.5))
         .with_checkpoints(folder)
 }
 
@@ -90,17 +95,25 @@ fn outcome(report: &FitReport<Normalized>) -> (u64, Vec<f32>, Option<Metrics>) {
 }
 
 /// The outcome of a run that was not interrupted.
-fn whole(ranks: usize) -> (u64, Vec<f32>, Option<Metrics>) {
+fn whole(ranks: usize, memory: Memory) -> (u64, Vec<f32>, Option<Metrics>) {
     let folder = tempfile::tempdir().unwrap();
-    let reports =
-        local::spawn(ranks, |group| fit(&group, watching(&group, config(folder.path()))).unwrap());
+    let run = |group: ProcessGroup| fit(&group, watching(&group, config(folder.path()))).unwrap();
+    let reports = memory.spawn(ranks, run);
     outcome(&reports[0])
 }
 
 /// Has one rank fail at a place, and resumes; returns the step of the checkpoint.
 fn check(ranks: usize, failing: usize, place: Place) -> u64 {
+    let [host, device, staged] = Memory::ALL.map(|memory| check_in(memory, ranks, failing, place));
+    if ranks < 3 {
+        assert_eq!([device, staged], [host; 2]);
+    }
+    host
+}
+
+fn check_in(memory: Memory, ranks: usize, failing: usize, place: Place) -> u64 {
     let folder = tempfile::tempdir().unwrap();
-    let errors = local::spawn(ranks, |group| {
+    let errors = memory.spawn(ranks, |group| {
         let trainer = watching(&group, config(folder.path()));
         match group.rank() == failing {
             true => fit(&group, trainer.with_callback(Fails(place))).map(drop).unwrap_err(),
@@ -109,10 +122,10 @@ fn check(ranks: usize, failing: usize, place: Place) -> u64 {
     });
     assert!(errors[failing].to_string().contains("as the test wants it"), "{}", errors[failing]);
     let step = checkpoint::load(folder.path()).unwrap().manifest.step;
-    let resumed = local::spawn(ranks, |group| {
+    let resumed = memory.spawn(ranks, |group| {
         fit(&group, watching(&group, config(folder.path()).with_auto_resume())).unwrap()
     });
-    assert_eq!(outcome(&resumed[0]), whole(ranks));
+    assert_eq!(outcome(&resumed[0]), whole(ranks, memory), "{memory:?}");
     step
 }
 
@@ -185,5 +198,5 @@ fn a_panic_does_not_lose_what_was_trained() {
     };
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map(drop).unwrap_err();
     assert_eq!(checkpoint::load(folder.path()).unwrap().manifest.step, 6);
-    assert_eq!(outcome(&run()), whole(1));
+    assert_eq!(outcome(&run()), whole(1, Memory::Host));
 }

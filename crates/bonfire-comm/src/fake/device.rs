@@ -95,7 +95,8 @@ impl FakeDevice {
     /// Puts data on the device, at once.
     pub fn upload(&self, data: HostBuffer) -> DeviceBuffer {
         let (dtype, len) = (data.dtype(), data.len());
-        let (pointer, keep_alive) = self.allocate(data);
+        let (pointer, allocation) = self.allocate(data);
+        let keep_alive: Option<Box<dyn std::any::Any + Send>> = Some(Box::new(allocation));
         DeviceBuffer::new(dtype, len, Placement { pointer, ready: None, keep_alive })
     }
 
@@ -105,11 +106,15 @@ impl FakeDevice {
         let (dtype, len) = (data.dtype(), data.len());
         let (pointer, keep_alive) = self.allocate(HostBuffer::zeros(dtype, len));
         let (buffer, placer) = DeviceBuffer::awaited(dtype, len);
-        let device = self.clone();
+        let (device, keep_alive) = (self.clone(), Arc::new(keep_alive));
+        // Memory is given back in the order of the stream: not before it has been filled.
+        let filled = keep_alive.clone();
         self.inner.main.push(move || {
             std::thread::sleep(time);
             device.with_memory(pointer, |memory| *memory = data);
+            drop(filled);
         });
+        let keep_alive: Option<Box<dyn std::any::Any + Send>> = Some(Box::new(keep_alive));
         let ready = self.inner.main.record();
         let ready: Option<Arc<dyn DeviceEvent>> = Some(self.register(ready));
         placer.place(Ok(Placement { pointer, ready, keep_alive }));
@@ -166,10 +171,10 @@ impl FakeDevice {
         lock(&self.inner.memory).len()
     }
 
-    fn allocate(&self, data: HostBuffer) -> (u64, Option<Box<dyn std::any::Any + Send>>) {
+    fn allocate(&self, data: HostBuffer) -> (u64, Allocation) {
         let pointer = self.inner.last.fetch_add(0x1000, Ordering::Relaxed) + 0x1000;
         lock(&self.inner.memory).insert(pointer, data);
-        (pointer, Some(Box::new(Allocation { device: self.clone(), pointer })))
+        (pointer, Allocation { device: self.clone(), pointer })
     }
 
     fn read(&self, pointer: u64) -> Result<HostBuffer> {

@@ -25,7 +25,7 @@ impl<M: Module> DataParallel<M> {
             return Ok(());
         }
         let source = self.active.first().copied().unwrap_or(0);
-        let apart = |spec: &ParameterSpec| self.apart && is_float(spec.dtype);
+        let apart = |spec: &ParameterSpec| self.apart && spec.dtype.is_float();
         if self.specs.iter().any(|spec| spec.role == Role::Buffer && !apart(spec)) {
             let wanted = |spec: &ParameterSpec| spec.role == Role::Buffer && !apart(spec);
             let buffers = parameters::read(&self.model, wanted)?;
@@ -41,7 +41,7 @@ impl<M: Module> DataParallel<M> {
     /// Sends the buffers of an element type as one flat tensor, by work of the device.
     fn broadcast_apart(&mut self, source: usize) -> Result<(), ParallelError> {
         let mut buffers = parameters::float_buffers(&self.model, &self.specs);
-        for dtype in DType::ALL.into_iter().filter(|dtype| is_float(*dtype)) {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
             let of_type = |tensor: &Tensor<1>| tensor.dtype() == burn_type(dtype);
             let places: Vec<usize> =
                 (0..buffers.len()).filter(|place| of_type(&buffers[*place])).collect();
@@ -63,10 +63,6 @@ impl<M: Module> DataParallel<M> {
         self.model = parameters::set_float_buffers(self.model.clone(), &self.specs, buffers);
         Ok(())
     }
-}
-
-fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
 }
 
 /// Tensors of fewer bytes travel together.

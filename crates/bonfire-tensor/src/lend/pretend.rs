@@ -2,7 +2,8 @@
 
 use crate::TensorError;
 use crate::host::{flat_from_host, to_host};
-use bonfire_comm::fake::FakeDevice;
+use bonfire_comm::fake::{self, FakeDevice};
+use bonfire_comm::local;
 use bonfire_comm::{Buffer, CommError, HostBuffer, Operation, ProcessGroup, Work};
 use burn::tensor::{Device, Tensor};
 use crossbeam_channel::Receiver;
@@ -61,4 +62,44 @@ impl Lent {
 fn received(read: &Receiver<bonfire_comm::Result<HostBuffer>>) -> Result<HostBuffer, TensorError> {
     let lost = |_| CommError::Internal { detail: "the fake device has ended".into() };
     Ok(read.recv().map_err(lost)??)
+}
+
+/// Where the tensors of ranks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// In host memory.
+    Host,
+    /// On devices that an engine connects.
+    Device,
+    /// On devices, while the engine knows host memory only.
+    Staged,
+}
+
+impl Memory {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Host, Self::Device, Self::Staged];
+
+    /// Runs `f` in a thread per rank.
+    ///
+    /// # Panics
+    /// As the first rank that did.
+    pub fn spawn<T: Send>(
+        self,
+        world: usize,
+        f: impl Fn(ProcessGroup) -> T + Send + Sync,
+    ) -> Vec<T> {
+        match self {
+            Self::Host => local::spawn(world, f),
+            Self::Device => fake::spawn(world, |group, device| {
+                set_apart(true);
+                let result = f(group);
+                assert_eq!(device.faults(), Vec::<String>::new());
+                result
+            }),
+            Self::Staged => local::spawn(world, |group| {
+                set_apart(true);
+                f(group)
+            }),
+        }
+    }
 }
