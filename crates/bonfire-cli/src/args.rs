@@ -156,6 +156,9 @@ pub(crate) struct TrainArgs {
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nproc_per_node: u32,
+    /// Where to train (train.device): cpu, or cuda, where rank r of a machine has its GPU r.
+    #[arg(long, value_name = "DEVICE", value_parser = ["cpu", "cuda"])]
+    pub(crate) device: Option<String>,
     /// What moves the bytes between ranks (distributed.engine): auto is nccl on CUDA and host on the
     /// CPU.
     #[arg(long, value_name = "ENGINE", value_parser = ["auto", "nccl", "host", "local", "mpi"])]
@@ -197,7 +200,8 @@ impl TrainArgs {
         let written = named.into_iter().filter_map(|(key, value)| {
             value.as_ref().map(|value| format!("distributed.{key}={value}"))
         });
-        self.overrides.iter().cloned().chain(written).collect()
+        let device = self.device.iter().map(|value| format!("train.device={value}"));
+        self.overrides.iter().cloned().chain(written).chain(device).collect()
     }
 }
 

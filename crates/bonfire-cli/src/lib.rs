@@ -14,6 +14,7 @@ mod checkpoints;
 mod classifier;
 mod data;
 mod data_sets;
+mod device;
 mod dry_run;
 mod error;
 mod evaluate;
@@ -55,6 +56,7 @@ use std::process::ExitCode;
 /// Call it first thing in `main`: it sets the number of threads before anything uses them.
 pub fn run(registry: Registry) -> ExitCode {
     process::note_start();
+    device::prepare();
     bonfire_trainer::keep_freed_memory();
     start_log();
     let args = args::Args::parse();

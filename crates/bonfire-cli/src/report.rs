@@ -1,6 +1,7 @@
 //! What a person reads: the first line of a run and the table at its end.
 
 use crate::CliError;
+use crate::device::TrainDevice;
 use crate::output::print;
 use bonfire_comm::ProcessGroup;
 use bonfire_parallel::{Compression, ZeroStage};
@@ -13,13 +14,18 @@ use std::path::Path;
 pub(crate) struct Header(String);
 
 impl Header {
-    pub(crate) fn new(group: &ProcessGroup, plan: &Plan, threads: usize) -> Self {
+    pub(crate) fn new(
+        group: &ProcessGroup,
+        device: &TrainDevice,
+        plan: &Plan,
+        threads: usize,
+    ) -> Self {
         let plural = |count: usize, one: &str| match count {
             1 => format!("1 {one}"),
             _ => format!("{count} {one}s"),
         };
         Self(format!(
-            "{}: engine {}, device cpu (flex, {}), world size {} on {}, {} per rank{}",
+            "{}: engine {}, device {device}, {}), world size {} on {}, {} per rank{}",
             plan.name,
             group.engine_name(),
             plan.precision.mode,

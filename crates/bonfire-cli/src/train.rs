@@ -1,6 +1,7 @@
 //! `bonfire train`: as launcher, as a rank of a group, or alone.
 
 use crate::args::TrainArgs;
+use crate::device::TrainDevice;
 use crate::exit::Outcome;
 use crate::flight::{self, DumpOnDemand};
 use crate::interrupt::Interrupt;
@@ -8,8 +9,10 @@ use crate::own_data::Images;
 use crate::registry::{ModelKind, Registry};
 use crate::worker::{Rank, default_run_folder};
 use crate::{CliError, dry_run, launcher};
-use bonfire_comm::{self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group};
-use bonfire_trainer::config::{EngineKind, Plan, RunConfig};
+use bonfire_comm::{
+    self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group, init_single,
+};
+use bonfire_trainer::config::{DeviceKind, EngineKind, Plan, RunConfig};
 use bonfire_trainer::{Resume, limit_threads};
 use std::ffi::OsString;
 use std::path::Path;
@@ -51,6 +54,7 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     let recipe = Recipe::load(registry, args, ranks)?;
     let engine = recipe.plan.distributed.engine;
     comm::EngineKind::from(engine).expect_available()?;
+    expect_gpus(&recipe.plan)?;
     if engine == EngineKind::Local && recipe.plan.distributed.transport.is_some() {
         return Err(CliError::Option {
             option: "distributed.transport".into(),
@@ -90,8 +94,20 @@ fn dry_run(registry: &Registry, args: &TrainArgs) -> Result<Outcome, CliError> {
     }
 }
 
+/// Refuses an engine for GPUs where there are none.
+fn expect_gpus(plan: &Plan) -> Result<(), CliError> {
+    match (plan.distributed.engine, plan.train.device) {
+        (EngineKind::Nccl, DeviceKind::Cpu) => Err(CliError::Engine {
+            setting: format!("distributed.engine = \"{}\"", EngineKind::Nccl),
+            reason: "it connects GPUs, and the ranks train on the CPU; use --device cuda, or \"host\"",
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Trains as the rank that the environment names.
 fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, CliError> {
+    expect_gpus(&recipe.plan)?;
     if recipe.plan.distributed.engine == EngineKind::Local {
         return Err(CliError::Engine {
             setting: format!("distributed.engine = \"{}\"", EngineKind::Local),
@@ -99,6 +115,7 @@ fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, Cli
                      \"host\" or \"auto\"",
         });
     }
+    let device = TrainDevice::open(&recipe.plan, env.local_rank)?;
     let interrupt = install_interrupt()?;
     let threads = limit_threads(env.local_world_size);
     let distributed = &recipe.plan.distributed;
@@ -108,14 +125,28 @@ fn join(recipe: &Recipe, args: &TrainArgs, env: &RankEnv) -> Result<Outcome, Cli
         .with_engine(distributed.engine.into())
         .with_algorithm(distributed.algorithm.into());
     options.transport = distributed.transport.map(Into::into);
+    options.gpu = device.gpu();
     let group = init_process_group(env, options)?;
-    rank(recipe, args, group, &interrupt, threads)
+    let place = Place { group, device, threads };
+    rank(recipe, args, place, &interrupt)
 }
 
 /// Trains in this process, the only rank.
 fn alone(recipe: &Recipe, args: &TrainArgs) -> Result<Outcome, CliError> {
+    let device = TrainDevice::open(&recipe.plan, 0)?;
     let interrupt = install_interrupt()?;
-    rank(recipe, args, ProcessGroup::single(), &interrupt, limit_threads(1))
+    let group = match recipe.plan.distributed.engine {
+        // A GPU alone needs nobody to talk to.
+        EngineKind::Nccl => {
+            let timeout = recipe.plan.distributed.timeout;
+            let mut options =
+                InitOptions::default().with_timeout(timeout).with_engine(comm::EngineKind::Nccl);
+            options.gpu = device.gpu();
+            init_single(&options)?
+        }
+        _ => ProcessGroup::single(),
+    };
+    rank(recipe, args, Place { group, device, threads: limit_threads(1) }, &interrupt)
 }
 
 /// Trains with ranks that are threads of this process.
@@ -129,22 +160,30 @@ fn threads(recipe: &Recipe, args: &TrainArgs, ranks: usize) -> Result<Outcome, C
             comm::Algorithm::Auto => group,
             algorithm => group.with_algorithm(algorithm)?,
         };
-        rank(recipe, args, group, &interrupt, threads)
+        let device = TrainDevice::open(&recipe.plan, group.rank())?;
+        rank(recipe, args, Place { group, device, threads }, &interrupt)
     })
+}
+
+/// What a rank has of its machine and of the others.
+struct Place {
+    group: ProcessGroup,
+    device: TrainDevice,
+    threads: usize,
 }
 
 fn rank(
     recipe: &Recipe,
     args: &TrainArgs,
-    group: ProcessGroup,
+    place: Place,
     interrupt: &Interrupt,
-    threads: usize,
 ) -> Result<Outcome, CliError> {
+    let Place { group, device, threads } = place;
     let folder = flight::folder(args.out.as_deref());
     let dumps = DumpOnDemand::start(group.flight_recorder(), folder);
     let _dumps = dumps.map_err(cannot_handle_signals)?;
     let images = &recipe.images;
-    let rank = Rank { group: group.clone(), args, images, interrupt, threads };
+    let rank = Rank { group: group.clone(), device, args, images, interrupt, threads };
     let result = recipe.model.train(&recipe.config, &recipe.plan, rank);
     // The others would only see that this rank left.
     result.inspect_err(|error| group.abort(&error.to_string()))

@@ -3,6 +3,7 @@
 use crate::CliError;
 use crate::args::TrainArgs;
 use crate::data::{Data, Loader};
+use crate::device::TrainDevice;
 use crate::exit::Outcome;
 use crate::flight;
 use crate::interrupt::Interrupt;
@@ -18,19 +19,20 @@ use bonfire_comm::ProcessGroup;
 use bonfire_nn::{ImageShape, has_sync_batchnorm};
 use bonfire_parallel::ParallelError;
 use bonfire_tensor::parameters::{self, ParameterSpec};
-use bonfire_trainer::config::{Plan, PrecisionMode, RunConfig};
+use bonfire_trainer::config::{Plan, RunConfig};
 use bonfire_trainer::run_folder::{SkippedFiles, Summary};
 use bonfire_trainer::{
     BatchSource, ProgressPrinter, Resume, RunFolder, TrainError, Trainer, TrainerConfig,
 };
 use burn::module::Module;
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// What makes a process (or thread) one rank of a run.
 pub(crate) struct Rank<'a> {
     pub(crate) group: ProcessGroup,
+    pub(crate) device: TrainDevice,
     pub(crate) args: &'a TrainArgs,
     pub(crate) images: &'a Images,
     pub(crate) interrupt: &'a Interrupt,
@@ -44,10 +46,10 @@ pub(crate) fn train_model<C: ModelConfig>(
     plan: &Plan,
     rank: Rank<'_>,
 ) -> Result<Outcome, CliError> {
-    let device = device(plan.precision.mode)?;
+    let device = rank.device.configured(plan.precision.mode)?;
     let first = rank.group.rank() == 0;
     if first {
-        Header::new(&rank.group, plan, rank.threads).print();
+        Header::new(&rank.group, &rank.device, plan, rank.threads).print();
     }
     let data = Data::open(plan, rank.images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
@@ -130,7 +132,8 @@ pub(crate) fn survey_model<C: ModelConfig>(
     plan: &Plan,
     images: &Images,
 ) -> Result<Survey, CliError> {
-    let device = device(plan.precision.mode)?;
+    // What would be trained, wherever that is: nothing is computed.
+    let device = TrainDevice::cpu().configured(plan.precision.mode)?;
     let data = Data::open(plan, images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let model = begin_with(model_config, model, plan)?;
@@ -222,17 +225,6 @@ fn check_unused(folder: &Path, resume: &Resume) -> Result<(), CliError> {
         return Err(CliError::FolderInUse { path: folder.to_path_buf() });
     }
     Ok(())
-}
-
-fn device(precision: PrecisionMode) -> Result<Device, CliError> {
-    let mut device = Device::flex();
-    if precision == PrecisionMode::F64 {
-        device.configure(FloatDType::F64).map_err(|error| CliError::Precision {
-            mode: precision.to_string(),
-            reason: format!("{error:?}"),
-        })?;
-    }
-    Ok(device)
 }
 
 /// Makes the model from the run's seed.

@@ -40,8 +40,8 @@ pub struct InitOptions {
     /// What moves the bytes. Default [`EngineKind::Auto`]: `nccl` for a rank with a GPU, else
     /// `host`.
     pub engine: EngineKind,
-    /// Number of this rank's GPU among those that the process sees; needed for engine `nccl`.
-    /// Default none.
+    /// Number of this rank's GPU among those that the process sees, for engine `nccl`. `None`, the
+    /// default, is LOCAL_RANK where that engine is chosen.
     pub gpu: Option<usize>,
     /// How collectives are carried out. Default [`Algorithm::Auto`].
     pub algorithm: Algorithm,
@@ -125,11 +125,6 @@ impl InitOptions {
                 EngineKind::Nccl.expect_available()?;
                 Ok(EngineKind::Nccl)
             }
-            (EngineKind::Nccl, None) => Err(unavailable(
-                EngineKind::Nccl,
-                "it connects GPUs, and the ranks have none",
-                "give every rank one (--device cuda), or choose \"host\"",
-            )),
             (EngineKind::Local, _) => Err(unavailable(
                 EngineKind::Local,
                 "it joins threads of one process, and this is a process per rank",
@@ -192,7 +187,7 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
         return crate::mpi::init_rank(env, &options);
     }
     let world = host_world(env, &options, engine)?;
-    over_devices(world, &options, engine)
+    over_devices(world, &options, engine, env.local_rank)
 }
 
 /// Makes a group of this process alone, on the engine that the options choose.
@@ -201,7 +196,7 @@ pub fn init_process_group(env: &RankEnv, options: InitOptions) -> Result<Process
 /// [`CommError::EngineUnavailable`] when it cannot be used here.
 pub fn init_single(options: &InitOptions) -> Result<ProcessGroup> {
     let engine = options.chosen_engine()?;
-    over_devices(ProcessGroup::single_engine(options.timeout), options, engine)
+    over_devices(ProcessGroup::single_engine(options.timeout), options, engine, 0)
 }
 
 /// Connects the devices of ranks that have met, if the engine does.
@@ -209,13 +204,14 @@ fn over_devices(
     world: HostEngine,
     options: &InitOptions,
     engine: EngineKind,
+    local_rank: usize,
 ) -> Result<ProcessGroup> {
     #[cfg(feature = "cuda")]
     if engine == EngineKind::Nccl {
-        let gpu = options.gpu.unwrap_or_default();
+        let gpu = options.gpu.unwrap_or(local_rank);
         return crate::nccl::open(world, gpu, options.timeout);
     }
-    let _ = engine;
+    let _ = (engine, local_rank);
     Ok(ProcessGroup::from_engine(Arc::new(world), "world", options.timeout))
 }
 

@@ -67,6 +67,7 @@ mod mpi;
 #[allow(unsafe_code, reason = "calls into NCCL and the driver")]
 pub mod nccl;
 mod presence;
+mod range;
 mod reduce;
 mod shm;
 #[allow(unsafe_code, reason = "code for a processor that is asked for first")]
@@ -95,6 +96,7 @@ pub use group::{PeerOp, ProcessGroup};
 pub use init::{InitOptions, init_process_group, init_single};
 #[cfg(feature = "mpi")]
 pub use mpi::init_mpi;
+pub use range::{Range, range, range_of};
 pub use reduce::ReduceOp;
 pub use store::{Store, StoreOptions, StoreServer};
 pub use work::{Work, WorkHandle};

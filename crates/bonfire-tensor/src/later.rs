@@ -15,7 +15,7 @@ enum Way {
     #[cfg(feature = "cuda")]
     Cuda(cuda::Copy),
     /// Host memory can be read at any time.
-    Here(Tensor<1>),
+    Here(Box<Tensor<1>>),
 }
 
 impl Later {
@@ -29,7 +29,7 @@ impl Later {
         if crate::lend::is_cuda(&flat) {
             return Ok(Self(Way::Cuda(cuda::Copy::begin(&flat)?)));
         }
-        Ok(Self(Way::Here(flat)))
+        Ok(Self(Way::Here(Box::new(flat))))
     }
 
     /// Waits until the numbers are there.
@@ -40,7 +40,7 @@ impl Later {
         match self.0 {
             #[cfg(feature = "cuda")]
             Way::Cuda(copy) => copy.finish(),
-            Way::Here(flat) => match to_host(flat)? {
+            Way::Here(flat) => match to_host(*flat)? {
                 HostBuffer::F32(values) => Ok(values),
                 other => Err(TensorError::Read { reason: format!("{} elements", other.dtype()) }),
             },

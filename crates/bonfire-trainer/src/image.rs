@@ -96,7 +96,7 @@ impl ImageCollate {
     }
 
     fn batch(&self, items: &[ImageSample], mix: Option<&Mix>) -> Result<ImageBatch, DataError> {
-        let images = match self.dtype {
+        let mut images = match self.dtype {
             DType::F64 => self.images(
                 items,
                 mix,
@@ -115,6 +115,8 @@ impl ImageCollate {
             let partners = Mix::partners(items.len()).map(|place| i64::from(items[place].label));
             MixedTargets { partners: self.classes(partners), lambda: mix.lambda() }
         });
+        // A GPU copies from such memory by itself, while it computes.
+        self.device.staging(std::iter::once(&mut images));
         let images = Tensor::from_data(images, (&self.device, self.dtype));
         Ok(ImageBatch { images, targets: self.classes(classes), mixed })
     }

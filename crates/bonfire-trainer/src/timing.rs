@@ -1,3 +1,4 @@
+use bonfire_comm::range;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,19 @@ pub(crate) enum Part {
     Optimizer,
 }
 
+impl Part {
+    /// What profilers call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::CommWait => "wait for gradients",
+            Self::Optimizer => "optimizer",
+        }
+    }
+}
+
 /// Time spent in each part of the training steps.
 #[derive(Debug, Default)]
 pub(crate) struct StepTimes {
@@ -38,6 +52,7 @@ pub(crate) struct StepTimes {
 impl StepTimes {
     /// Runs `f` and counts its time.
     pub(crate) fn time<T>(&mut self, part: Part, f: impl FnOnce() -> T) -> T {
+        let _range = range(part.name());
         let start = Instant::now();
         let result = f();
         self.parts[part as usize] += start.elapsed();

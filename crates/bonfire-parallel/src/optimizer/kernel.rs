@@ -165,7 +165,7 @@ fn on_device<const STATE: usize, R, K: Kernel<STATE>>(
             true => tensor.clone(),
             false => tensor.clone().slice(range.clone()),
         };
-        let (old, old_state) = (part(&update.parameters), state.each_ref().map(part));
+        let (old, old_state) = (part(update.parameters), state.each_ref().map(part));
         let (parameters, state) =
             kernel(run).device(old.clone(), part(&update.gradients), old_state.clone());
         let chosen = |old: Tensor<1>, new: Tensor<1>| match &update.only_if {

@@ -54,16 +54,16 @@ impl Reducer {
         window.slots[bucket].memory = match (window.exchange, &self.hook, half) {
             (Exchange::None, ..) => Memory::Reduced(Reduced::Adopted(Box::new(flat))),
             (Exchange::Hook, _, Some(half)) if flat.dtype().size() > 2 => {
-                Memory::InFlight(exchange::start_half(&self.group, half, flat)?)
+                Memory::in_flight(exchange::start_half(&self.group, half, flat)?)
             }
             // What is narrow already is reduced as it is; all other hooks work in host memory.
             (Exchange::Hook, Some(hook), None) => {
                 let pending = hook.start(&self.layout, bucket, to_host(flat)?)?;
-                Memory::InFlight(pending)
+                Memory::in_flight(pending)
             }
             (exchange, ..) => {
                 let pending: Pending = exchange::start_apart(&self.group, exchange, flat)?;
-                Memory::InFlight(pending)
+                Memory::in_flight(pending)
             }
         };
         Ok(())

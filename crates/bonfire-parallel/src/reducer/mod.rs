@@ -33,7 +33,7 @@ use crate::bucket::BucketLayout;
 use crate::exchange::{self, Arrived, Exchange, HookRunner};
 use crate::shard::Sharding;
 use crate::{ParallelError, exchange::Pending};
-use bonfire_comm::{DType, HostBuffer, ProcessGroup};
+use bonfire_comm::{DType, HostBuffer, ProcessGroup, range_of};
 use bonfire_tensor::host::{flat_from_host, to_host};
 use burn::tensor::Device;
 use slot::{Memory, Slot};
@@ -356,6 +356,7 @@ impl Reducer {
     }
 
     fn launch(&self, window: &mut Window, bucket: usize) -> Result<(), ParallelError> {
+        let _range = range_of(|| format!("bucket {bucket}"));
         let mut memory = match std::mem::replace(&mut window.slots[bucket].memory, Memory::Away) {
             Memory::Gathering(Some(memory)) => memory,
             Memory::Gathering(None) => self.fresh(window, bucket)?,
@@ -373,12 +374,12 @@ impl Reducer {
         window.slots[bucket].memory = match (window.exchange, &self.hook) {
             (Exchange::None, _) => Memory::Reduced(Reduced::Host(memory)),
             (Exchange::Hook, Some(hook)) => {
-                Memory::InFlight(hook.start(&self.layout, bucket, memory)?)
+                Memory::in_flight(hook.start(&self.layout, bucket, memory)?)
             }
             (Exchange::AllReduce, _) if is_full(&self.layout, bucket, self.blocking_calls) => {
                 Memory::Full(memory)
             }
-            (exchange, _) => Memory::InFlight(exchange::start(&self.group, exchange, memory)?),
+            (exchange, _) => Memory::in_flight(exchange::start(&self.group, exchange, memory)?),
         };
         Ok(())
     }
@@ -437,18 +438,22 @@ impl Window {
     /// Frees the memory of buckets whose part has come back, and waits for the oldest one where more
     /// than [`MOST_IN_FLIGHT`] are on their way: parts are there to save memory.
     fn reclaim_parts(&mut self, sharding: Option<Sharding>) -> Result<(), ParallelError> {
-        let part = |slot: &Slot| {
-            matches!(slot.memory, Memory::InFlight(Pending::Part(_) | Pending::LentPart(_)))
+        let part = |slot: &Slot| match &slot.memory {
+            Memory::InFlight(pending) => {
+                matches!(**pending, Pending::Part(_) | Pending::LentPart(_))
+            }
+            _ => false,
         };
         let mut on_their_way = self.slots.iter().filter(|slot| part(slot)).count();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let free = match &slot.memory {
-                Memory::InFlight(pending @ Pending::Part(_)) => {
-                    on_their_way > MOST_IN_FLIGHT || pending.is_done()
-                }
-                // To wait on a device would stop the backward pass there.
-                Memory::InFlight(pending @ Pending::LentPart(_)) => pending.is_done(),
+                Memory::InFlight(pending) => match pending.as_ref() {
+                    Pending::Part(_) => on_their_way > MOST_IN_FLIGHT || pending.is_done(),
+                    // To wait on a device would stop the backward pass there.
+                    Pending::LentPart(_) => pending.is_done(),
+                    _ => false,
+                },
                 _ => false,
             };
             if free

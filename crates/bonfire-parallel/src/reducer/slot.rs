@@ -32,7 +32,7 @@ pub(super) enum Memory {
     Gathering(Option<HostBuffer>),
     /// The gradients so far, on their device.
     Collecting(Vec<Option<Tensor<1>>>),
-    InFlight(Pending),
+    InFlight(Box<Pending>),
     /// Full, and the next to be reduced, by the thread that waits for it.
     Full(HostBuffer),
     Reduced(Reduced),
@@ -43,6 +43,10 @@ pub(super) enum Memory {
 impl Memory {
     pub(super) fn collecting(segments: usize) -> Self {
         Self::Collecting(vec![None; segments])
+    }
+
+    pub(super) fn in_flight(pending: Pending) -> Self {
+        Self::InFlight(Box::new(pending))
     }
 
     /// Whether gradients may still come.

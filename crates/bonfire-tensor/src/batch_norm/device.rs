@@ -51,7 +51,7 @@ pub(super) fn statistics_over<const D: usize>(
     let between = ((means - mean.clone()).square() * counts).sum_dim(0);
     let variance = (squares.sum_dim(0) + between) / count.clone();
     let flat = |tensor: Tensor<2>| tensor.reshape([num_channels]);
-    let count = Count::Apart(count.reshape([1]));
+    let count = Count::Apart(Box::new(count.reshape([1])));
     Ok(BatchStatistics { mean: flat(mean), variance: flat(variance), count })
 }
 

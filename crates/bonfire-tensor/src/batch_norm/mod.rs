@@ -40,7 +40,7 @@ pub enum Count {
     Known(usize),
     /// As many as this tensor, of shape `[1]`, says: the devices of the ranks have told each other, and
     /// no host has heard of it.
-    Apart(Tensor<1>),
+    Apart(Box<Tensor<1>>),
 }
 
 impl BatchStatistics {
@@ -57,7 +57,8 @@ impl BatchStatistics {
                 self.variance.clone().mul_scalar(count / (count - 1.0))
             }
             Count::Apart(count) => {
-                let factor = count.clone() / count.clone().sub_scalar(1.0);
+                let count = count.as_ref().clone();
+                let factor = count.clone() / count.sub_scalar(1.0);
                 self.variance.clone() * factor.cast(self.variance.dtype())
             }
         }

@@ -64,7 +64,7 @@ pub(crate) fn compare(
 }
 
 fn meaning(key: &str) -> Meaning {
-    const NOTHING: [&str; 10] = [
+    const NOTHING: [&str; 11] = [
         "world_size",
         "name",
         "log",
@@ -73,6 +73,7 @@ fn meaning(key: &str) -> Meaning {
         "data.batch_size",
         "training.batch_size",
         "training.batches_per_rank",
+        "train.device",
         "train.log_every_n_steps",
         "train.check_val_every_n_epochs",
     ];

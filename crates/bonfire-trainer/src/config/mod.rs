@@ -66,8 +66,8 @@ pub use schedule::{
     SchedulePlan, SwaRate, Warmup, WarmupLength, WarmupStart,
 };
 pub use sections::{
-    AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, GroupKind,
-    GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
+    AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, DeviceKind,
+    GroupKind, GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
     PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection,
     StepUnit, ThresholdMode, TrainSection, WarmupStartKind,
 };

@@ -17,7 +17,7 @@ use super::parameter_groups;
 use super::precision::PrecisionPlan;
 use super::run_config::RunConfig;
 use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
-use super::sections::{DataSection, LogSection, ModelSection, Normalize, TrainSection};
+use super::sections::{DataSection, DeviceKind, LogSection, ModelSection, Normalize, TrainSection};
 use super::transforms::TransformsPlan;
 use super::write_transforms;
 use bonfire_amp::Clip;
@@ -117,6 +117,8 @@ pub enum Budget {
 /// How long to train and how often to look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainPlan {
+    /// Where the model is trained.
+    pub device: DeviceKind,
     /// When training ends.
     pub budget: Budget,
     /// Micro-batches per optimizer step.
@@ -248,6 +250,7 @@ impl Plan {
             Budget::Steps(steps) => (None, Some(steps)),
         };
         TrainSection {
+            device: Some(self.train.device),
             max_epochs,
             max_steps,
             accumulate_grad_batches: Some(self.train.accumulate_grad_batches),

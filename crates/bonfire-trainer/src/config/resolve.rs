@@ -18,7 +18,7 @@ use super::precision;
 use super::resolve_transforms;
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan, Surroundings};
-use super::sections::Normalize;
+use super::sections::{DeviceKind, Normalize};
 use super::source::Source;
 
 /// Bytes of a MiB, the unit of bucket sizes.
@@ -137,6 +137,7 @@ impl Resolver<'_> {
         let accumulate = train.accumulate_grad_batches.unwrap_or(1);
         let log_every = train.log_every_n_steps.unwrap_or(50);
         TrainPlan {
+            device: train.device.unwrap_or(DeviceKind::Cpu),
             budget,
             accumulate_grad_batches: self.one_or_more("train.accumulate_grad_batches", accumulate),
             log_every_n_steps: self.one_or_more("train.log_every_n_steps", log_every),

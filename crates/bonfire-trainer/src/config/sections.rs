@@ -243,9 +243,23 @@ pub struct Normalize {
     pub std: OneOrMany<f64>,
 }
 
-/// `[train]`: how long to train and how often to look.
+choice! {
+    /// `train.device`.
+    DeviceKind {
+        /// The processor.
+        Cpu = "cpu",
+        /// NVIDIA GPUs, one for each rank.
+        Cuda = "cuda",
+    }
+}
+
+/// `[train]`: where and how long to train, and how often to look.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainSection {
+    /// Where the model is trained, `"cpu"` or `"cuda"`: rank r of a machine has its GPU r; default
+    /// `"cpu"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceKind>,
     /// Passes over the training data; default 10. Not together with `max_steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_epochs: Option<u64>,
