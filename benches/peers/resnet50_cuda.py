@@ -151,7 +151,7 @@ def measure(trainer, args):
         loss, seconds = trainer.train(args.steps)
         rates.append(args.steps * args.batch / seconds)
     median = statistics.median(rates)
-    result |= {"images_per_s": rates, "median_images_per_s": median, "median_step_ms": args.batch / median * 1e3}
+    result |= {"images_per_s": median, "rounds": rates, "median_step_ms": args.batch / median * 1e3}
     if cuda:
         # cuDNN's search may have tried workspaces that no later step needs: the rounds' own peak stands beside.
         rounds = torch.cuda.max_memory_allocated()

@@ -69,7 +69,8 @@ pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
     Ok(release_folder()?.join("examples").join(example))
 }
 
-fn release_folder() -> Result<PathBuf> {
+/// Where programs in the release profile lie.
+pub(crate) fn release_folder() -> Result<PathBuf> {
     let metadata = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     let target =

@@ -7,6 +7,7 @@ mod cargo;
 mod check;
 mod checkpoints;
 mod collectives;
+mod gpu;
 mod layers;
 mod loader;
 mod overhead;
@@ -40,6 +41,8 @@ enum Chore {
     BenchCheckpoints(checkpoints::Args),
     /// Measures the loader of images beside PyTorch's, and how long a training step waits for it.
     BenchLoader(loader::Args),
+    /// Makes a folder that checks Bonfire on a machine with a GPU, or records what it found there.
+    Gpu(gpu::Args),
     /// Trains a recipe, or kills ranks, again and again, and checks that it comes out right.
     #[command(subcommand)]
     Soak(soak::Soak),
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Chore::BenchLayers(args) => layers::run(&args),
         Chore::BenchCheckpoints(args) => checkpoints::run(&args),
         Chore::BenchLoader(args) => loader::run(&args),
+        Chore::Gpu(args) => gpu::start(&args),
         Chore::Soak(soak) => soak::run(&soak),
     };
     match result {

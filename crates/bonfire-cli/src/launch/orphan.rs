@@ -20,8 +20,10 @@ pub(super) fn die_with_parent(command: &mut Command) {
 }
 
 fn prepare(parent: Pid) -> io::Result<()> {
+    // A sandbox may refuse it. Then only a launcher that is killed leaves its workers behind, for as
+    // long as they do not miss the store that ends with it.
     #[cfg(target_os = "linux")]
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     // A parent that died before the line above sends no signal any more.
     if getppid() != parent {
         return Err(io::Error::from_raw_os_error(nix::libc::ESRCH));

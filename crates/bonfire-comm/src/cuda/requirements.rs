@@ -48,19 +48,8 @@ pub unsafe fn prepare() {
 /// # Errors
 /// [`CommError::DeviceUnavailable`] says what is missing and what to do about it.
 pub fn check(ordinal: usize) -> Result<()> {
-    let count = count_devices(ordinal)?;
-    if ordinal >= count {
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES");
-        let visible =
-            visible.map_or_else(|_| "is not set".to_owned(), |list| format!("= {list:?}"));
-        return Err(unavailable(
-            ordinal,
-            format!(
-                "{count} device(s) are visible to this process, CUDA_VISIBLE_DEVICES {visible}"
-            ),
-            "start no more ranks on a machine than it has devices, or make more visible",
-        ));
-    }
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    expect_device(ordinal, count_devices(ordinal)?, visible.as_deref())?;
     load_compiler(ordinal)?;
     expect_headers(ordinal, toolkit().as_deref())
 }
@@ -91,6 +80,17 @@ pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     })?;
     open.insert(ordinal, context.clone());
     Ok(context)
+}
+
+fn expect_device(ordinal: usize, count: usize, visible: Option<&str>) -> Result<()> {
+    if ordinal < count {
+        return Ok(());
+    }
+    let visible = visible.map_or_else(|| "is not set".to_owned(), |list| format!("= {list:?}"));
+    let reason =
+        format!("{count} device(s) are visible to this process, CUDA_VISIBLE_DEVICES {visible}");
+    let remedy = "start no more ranks on a machine than it has devices, or make more visible";
+    Err(unavailable(ordinal, reason, remedy))
 }
 
 #[allow(unsafe_code, reason = "opens a library")]
@@ -180,6 +180,16 @@ mod tests {
         assert!(text.contains("there is no toolkit; set CUDA_PATH"), "{text}");
         let text = expect_headers(0, Some(Path::new("/nowhere"))).unwrap_err().to_string();
         assert!(text.contains("no CUDA headers (/nowhere/include/mma.h)"), "{text}");
+    }
+
+    #[test]
+    fn more_ranks_than_devices_are_told_so() {
+        expect_device(1, 2, None).unwrap();
+        let text = expect_device(2, 2, Some("0,1")).unwrap_err().to_string();
+        assert!(text.starts_with("device \"cuda:2\" cannot be used: 2 device(s)"), "{text}");
+        assert!(text.contains("CUDA_VISIBLE_DEVICES = \"0,1\"; start no more ranks"), "{text}");
+        let text = expect_device(0, 0, None).unwrap_err().to_string();
+        assert!(text.contains("CUDA_VISIBLE_DEVICES is not set"), "{text}");
     }
 
     #[test]
