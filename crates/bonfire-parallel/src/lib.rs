@@ -12,6 +12,7 @@ mod data_parallel;
 mod error;
 mod exchange;
 pub mod hooks;
+mod joined;
 mod local_sgd;
 pub mod optimizer;
 mod reducer;

@@ -3,6 +3,7 @@
 use super::ModelValues;
 use crate::ParallelError;
 use crate::bucket::{Bucket, Segment};
+use crate::joined::joined;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::host::{
     HostFloat, HostTensorMut, burn_type, flat_from_host, to_host, wire_type,
@@ -39,9 +40,10 @@ impl FlatAverage {
             let mut parts = Vec::new();
             for segment in &bucket.segments {
                 let data = state.take_tensor(&segment.path, &segment.shape, wire)?;
-                parts.push(flat_from_host(data, &device));
+                parts.push(Some(flat_from_host(data, &device)));
             }
-            buckets.push((bucket.clone(), joined(parts, flat, dtype)));
+            let whole = joined(&bucket.segments, parts, flat.dims()[0], (&device, dtype));
+            buckets.push((bucket.clone(), whole));
         }
         state.finish()?;
         Ok(Self { buckets })
@@ -100,8 +102,9 @@ impl FlatAverage {
         }
         let gather = |bucket: &Bucket, flat: &Tensor<1>| {
             let parts = bucket.segments.iter();
-            let parts = parts.filter_map(|segment| places.get(&segment.parameter).cloned());
-            joined(parts.collect(), flat, average_type(bucket))
+            let parts = parts.map(|segment| places.get(&segment.parameter).cloned());
+            let options = (&flat.device(), average_type(bucket));
+            joined(&bucket.segments, parts, flat.dims()[0], options)
         };
         let buckets = layout.iter().zip(values.flat);
         self.buckets = buckets.map(|(b, flat)| (b.clone(), gather(b, flat))).collect();
@@ -114,16 +117,6 @@ fn average_type(bucket: &Bucket) -> DType {
         DType::F64 => DType::F64,
         _ => DType::F32,
     }
-}
-
-/// Parts one behind the other, as long as `like`.
-fn joined(mut parts: Vec<Tensor<1>>, like: &Tensor<1>, dtype: DType) -> Tensor<1> {
-    let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
-    let padding = like.dims()[0].saturating_sub(elements);
-    if padding > 0 {
-        parts.push(Tensor::zeros([padding], (&like.device(), dtype)));
-    }
-    Tensor::cat(parts, 0)
 }
 
 /// `average + weight * (values - average)`, in the memory of the average where it is the CPU's.

@@ -1,6 +1,7 @@
 use super::{FlatOptimizer, FlatUpdate};
 use crate::ParallelError;
 use crate::bucket::Segment;
+use crate::joined::joined;
 use bonfire_tensor::state::{Scalar, StateError};
 use burn::optim::{Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Tensor, TensorData};
@@ -102,7 +103,7 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
                 self.restored_scalars.remove(&segment.path);
             }
             let Some(Some(rate)) = update.rates.get(index) else {
-                parts.push(parameters);
+                parts.push(Some(parameters));
                 continue;
             };
             let state = self.states.remove(&key);
@@ -115,15 +116,12 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
             if let Some(state) = state {
                 self.states.insert(key, state);
             }
-            parts.push(parameters);
+            parts.push(Some(parameters));
         }
         self.restored.remove(&bucket);
-        let end = update.segments.last().map_or(0, |segment| segment.range.end);
         let len = update.parameters.dims()[0];
-        if end < len {
-            parts.push(update.parameters.clone().slice(end..len));
-        }
-        Ok(Tensor::cat(parts, 0))
+        let options = (&update.parameters.device(), update.parameters.dtype());
+        Ok(joined(update.segments, parts, len, options))
     }
 
     fn set_momentum(&mut self, _momentum: f64) -> Result<(), ParallelError> {
@@ -156,8 +154,9 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
             return restored.get(name).cloned();
         }
         let device = burn::tensor::Device::flex();
+        let segments = self.segments.get(&bucket)?;
         let mut parts = Vec::new();
-        for (index, segment) in self.segments.get(&bucket)?.iter().enumerate() {
+        for (index, segment) in segments.iter().enumerate() {
             let sink = self.flattened((bucket, index));
             let found =
                 sink.and_then(|sink| sink.tensors.into_iter().find(|(slot, _)| slot == name));
@@ -169,7 +168,9 @@ impl<O: Optimizer> FlatOptimizer for BurnOptimizer<O> {
         }
         let dtype = parts.iter().map(Tensor::dtype).find(|dtype| *dtype != parts[0].dtype());
         let dtype = dtype.unwrap_or_else(|| parts[0].dtype());
-        Some(Tensor::cat(parts.into_iter().map(|part| part.cast(dtype)).collect(), 0))
+        let parts = parts.into_iter().map(|part| Some(part.cast(dtype)));
+        let len = segments.last().map_or(0, |segment| segment.range.end);
+        Some(joined(segments, parts, len, (&device, dtype)))
     }
 
     fn set_slot(&mut self, bucket: usize, name: &str, values: Tensor<1>) {

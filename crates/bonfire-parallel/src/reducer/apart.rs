@@ -4,9 +4,10 @@ use super::{Memory, Reduced, Reducer, Window};
 use crate::ParallelError;
 use crate::bucket::Grain;
 use crate::exchange::{self, Exchange, Pending};
+use crate::joined::joined;
 use bonfire_tensor::hook::Gradient;
 use bonfire_tensor::host::{burn_type, to_host, wire_type};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 /// Elements of a bucket's memory: never those of its parameters alone, so that one gradient is no
 /// bucket. What is reduced in place must be nobody else's.
@@ -49,7 +50,9 @@ impl Reducer {
     ) -> Result<(), ParallelError> {
         let Some(device) = &self.apart else { return Ok(()) };
         window.reclaim_parts(self.sharding)?;
-        let flat = self.assemble(bucket, parts, device);
+        let layout = &self.layout.buckets()[bucket];
+        let options = (device, burn_type(layout.dtype));
+        let flat = joined(&layout.segments, parts, self.lens[bucket], options);
         let half = self.hook.as_ref().and_then(|hook| hook.half());
         window.slots[bucket].memory = match (window.exchange, &self.hook, half) {
             (Exchange::None, ..) => Memory::Reduced(Reduced::Adopted(Box::new(flat))),
@@ -67,23 +70,5 @@ impl Reducer {
             }
         };
         Ok(())
-    }
-
-    /// One flat tensor of a bucket's gradients, zeros where there are none.
-    fn assemble(&self, bucket: usize, parts: Vec<Option<Tensor<1>>>, device: &Device) -> Tensor<1> {
-        let layout = &self.layout.buckets()[bucket];
-        let zeros = |len: usize| Tensor::<1>::zeros([len], (device, burn_type(layout.dtype)));
-        let (mut all, mut end) = (Vec::with_capacity(2 * parts.len() + 1), 0);
-        for (segment, part) in layout.segments.iter().zip(parts) {
-            if segment.range.start > end {
-                all.push(zeros(segment.range.start - end));
-            }
-            all.push(part.unwrap_or_else(|| zeros(segment.range.len())));
-            end = segment.range.end;
-        }
-        if self.lens[bucket] > end {
-            all.push(zeros(self.lens[bucket] - end));
-        }
-        Tensor::cat(all, 0)
     }
 }

@@ -11,8 +11,12 @@ use std::cell::Cell;
 use std::time::Duration;
 
 thread_local! {
-    static APART: Cell<bool> = const { Cell::new(false) };
+    static APART: Cell<bool> = Cell::new(std::env::var_os(VARIABLE).is_some());
 }
+
+/// Set, it makes the tensors of all threads count as a device's: for a run of tests that were written
+/// for the CPU.
+pub const VARIABLE: &str = "BONFIRE_TEST_APART";
 
 /// Makes the tensors of this thread count as a device's, wherever they lie.
 pub fn set_apart(apart: bool) {
