@@ -396,6 +396,29 @@ impl<F: Fn(usize) -> Option<(Tensor<1>, Range<usize>)>> ModuleMapper for Setter<
     }
 }
 
+/// The distinct trainable parameters of a module as flat tensors without autodiff, in visiting order; on
+/// their device, and not waited for.
+pub fn trainable_tensors<M: Module>(model: &M) -> Vec<Tensor<1>> {
+    let mut visitor = TrainableVisitor { seen: HashSet::new(), found: Vec::new() };
+    model.visit(&mut visitor);
+    visitor.found
+}
+
+struct TrainableVisitor {
+    seen: HashSet<ParamId>,
+    found: Vec<Tensor<1>>,
+}
+
+impl ModuleVisitor for TrainableVisitor {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() && self.seen.insert(param.id) {
+            let tensor = param.val().without_autodiff();
+            let len = tensor.shape().num_elements();
+            self.found.push(tensor.reshape([len]));
+        }
+    }
+}
+
 /// The floating-point buffers of a module (its running statistics) as flat tensors without autodiff, in
 /// visiting order; on their device, and not waited for.
 ///

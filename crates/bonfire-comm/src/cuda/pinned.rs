@@ -1,46 +1,72 @@
 //! Host memory that a GPU writes to by itself.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{result, sys};
 
 use super::{Event, context};
 use crate::device_buffer::DeviceEvent;
+use crate::sync::lock;
 use crate::{CommError, Result};
 
-/// A few f32 in page-locked memory, and the mark behind the copy that fills them.
-pub struct Pinned {
-    context: Arc<CudaContext>,
+/// Most elements that can be read at once.
+const ROOM: usize = 64;
+
+/// Blocks that nobody uses. Page-locked memory is kept: the driver stops all streams to allocate it.
+static FREE: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+
+/// Page-locked memory of [`ROOM`] elements, never given back.
+struct Block {
+    ordinal: usize,
     pointer: *mut f32,
-    len: usize,
-    copied: Event,
-    keep_alive: Option<Box<dyn Any + Send>>,
 }
 
 // SAFETY: the memory belongs to this value alone, and page-locked memory to no thread.
 #[allow(unsafe_code, reason = "a pointer that is owned")]
-unsafe impl Send for Pinned {}
+unsafe impl Send for Block {}
 
-impl Pinned {
-    /// Allocates room for `len` elements.
-    ///
-    /// # Errors
-    /// [`CommError::Device`] when the driver refuses.
-    #[allow(unsafe_code, reason = "allocates by the driver")]
-    pub fn new(ordinal: usize, len: usize) -> Result<Self> {
-        let context = context(ordinal)?;
-        let copied = Event::new(ordinal)?;
+impl Block {
+    fn take(ordinal: usize) -> Result<Self> {
+        let mut free = lock(&FREE);
+        if let Some(index) = free.iter().position(|block| block.ordinal == ordinal) {
+            return Ok(free.swap_remove(index));
+        }
+        drop(free);
         let refused = |error: cudarc::driver::DriverError| CommError::Device {
             what: "allocate page-locked memory".into(),
             detail: error.to_string(),
         };
-        context.bind_to_thread().map_err(refused)?;
-        // SAFETY: the context is current; the memory is given back when this is dropped.
-        let pointer = unsafe { result::malloc_host(len.max(1) * size_of::<f32>(), 0) };
-        let pointer = pointer.map_err(refused)?.cast::<f32>();
-        Ok(Self { context, pointer, len, copied, keep_alive: None })
+        context(ordinal)?.bind_to_thread().map_err(refused)?;
+        #[allow(unsafe_code, reason = "allocates by the driver")]
+        // SAFETY: the context is current; the memory is kept until the process ends.
+        let pointer = unsafe { result::malloc_host(ROOM * size_of::<f32>(), 0) };
+        Ok(Self { ordinal, pointer: pointer.map_err(refused)?.cast() })
+    }
+}
+
+/// A few f32 in page-locked memory, and the mark behind the copy that fills them.
+pub struct Pinned {
+    block: Option<Block>,
+    len: usize,
+    copied: Event,
+    begun: bool,
+    keep_alive: Option<Box<dyn Any + Send>>,
+}
+
+impl Pinned {
+    /// Takes room for `len` elements, at most 64.
+    ///
+    /// # Errors
+    /// [`CommError::Device`] when the driver refuses, or for more elements.
+    pub fn new(ordinal: usize, len: usize) -> Result<Self> {
+        if len > ROOM {
+            let (what, detail) = ("read figures".into(), format!("{len} of them, at most {ROOM}"));
+            return Err(CommError::Device { what, detail });
+        }
+        let (block, copied) = (Some(Block::take(ordinal)?), Event::new(ordinal)?);
+        Ok(Self { block, len, copied, begun: false, keep_alive: None })
     }
 
     /// Begins to copy from a device, on a stream (`CUstream`); `keep_alive` lives until that has
@@ -60,8 +86,10 @@ impl Pinned {
         keep_alive: Box<dyn Any + Send>,
     ) -> Result<(), String> {
         self.keep_alive = Some(keep_alive);
+        let Some(block) = &self.block else { return Err("there is no memory".into()) };
+        self.begun = true;
         // SAFETY: the memory is ours and nobody reads it before the mark.
-        let target = unsafe { std::slice::from_raw_parts_mut(self.pointer, self.len) };
+        let target = unsafe { std::slice::from_raw_parts_mut(block.pointer, self.len) };
         let raw = stream as sys::CUstream;
         // SAFETY: by the caller.
         unsafe { result::memcpy_dtoh_async(target, source, raw) }
@@ -89,18 +117,20 @@ impl Pinned {
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
         }
+        let Some(block) = &self.block else { return Err("there is no memory".into()) };
         // SAFETY: the copy has ended, and the memory is ours.
-        Ok(unsafe { std::slice::from_raw_parts(self.pointer, self.len) }.to_vec())
+        Ok(unsafe { std::slice::from_raw_parts(block.pointer, self.len) }.to_vec())
     }
 }
 
 impl Drop for Pinned {
-    #[allow(unsafe_code, reason = "frees by the driver")]
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
-            // The device may still write to it. SAFETY: it is ours, and nobody uses it hereafter;
-            // the driver waits for copies under way.
-            let _ = unsafe { result::free_host(self.pointer.cast()) };
+        let Some(block) = self.block.take() else { return };
+        if !self.begun || self.copied.is_complete() == Ok(true) {
+            lock(&FREE).push(block);
+            return;
         }
+        // The device may still write to it, from what it keeps alive.
+        std::mem::forget((block, self.keep_alive.take()));
     }
 }

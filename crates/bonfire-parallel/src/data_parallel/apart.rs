@@ -10,12 +10,15 @@ use super::step::StepInProgress;
 use crate::ParallelError;
 use crate::StepReport;
 use crate::exchange::Exchange;
+use crate::joined::joined;
 use crate::optimizer::FlatOptimizer;
 use crate::reducer::Reduced;
 use bonfire_amp::{Clip, GradScaler, GradientStats, NormType};
 use bonfire_comm::{Operation, ReduceOp};
+use bonfire_tensor::host::burn_type;
 use bonfire_tensor::later::Later;
 use bonfire_tensor::lend;
+use bonfire_tensor::parameters;
 use burn::module::Module;
 use burn::tensor::{Bool, DType, Tensor};
 
@@ -133,6 +136,22 @@ impl<M: Module> DataParallel<M> {
         let own = Tensor::cat(vec![total.zeros_like(), total], 0);
         let lent = lend::start(self.reducer.group(), Operation::AllReduce(op), own)?;
         Ok(lent.finish()?.slice(1..2))
+    }
+
+    /// Makes the model's parameters views of fresh buckets that hold the values which they have now.
+    pub(super) fn adopt_apart(&mut self) {
+        let mut values: Vec<Option<Tensor<1>>> =
+            parameters::trainable_tensors(&self.model).into_iter().map(Some).collect();
+        let buckets = self.reducer.layout().buckets().iter().enumerate();
+        self.flat = buckets
+            .map(|(index, bucket)| {
+                let parts = bucket.segments.iter();
+                let parts = parts.map(|segment| values[segment.parameter].take());
+                let options = (&self.device, burn_type(bucket.dtype));
+                joined(&bucket.segments, parts, self.reducer.memory_len(index), options)
+            })
+            .collect();
+        self.show_flat();
     }
 
     /// Waits until it is known what became of a step that

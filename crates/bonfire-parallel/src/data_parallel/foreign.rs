@@ -89,7 +89,12 @@ impl<M: Module> DataParallel<M> {
             });
         }
         self.model = update(self.gradients_by_id(&flat, &used));
-        self.adopt(parameters::read(&self.model, |spec| spec.role == Role::Trainable)?)?;
+        match self.apart {
+            true => self.adopt_apart(),
+            false => {
+                self.adopt(parameters::read(&self.model, |spec| spec.role == Role::Trainable)?)?;
+            }
+        }
         for (bucket, (memory, adopted)) in flat.into_iter().zip(adopted).enumerate() {
             self.reducer.recycle(bucket, if adopted { None } else { reclaim(memory) });
         }
