@@ -2,8 +2,11 @@
 
 use crate::record::Record;
 use crate::{Place, Precision, Result, Section, word};
-use serde_json::{Value, json};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -159,6 +162,7 @@ fn attempt(task: &Task, limit: Duration) -> std::result::Result<Value, String> {
         None => return Err("nothing to run".into()),
     };
     let mut child = command
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -183,19 +187,15 @@ fn attempt(task: &Task, limit: Duration) -> std::result::Result<Value, String> {
             Ok(Some(status)) => break Some(status),
             Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(50)),
             Ok(None) => {
-                // It may have ended by itself.
-                let _ = child.kill();
+                // With its ranks, which would hold the GPU. It may have ended by itself.
+                let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
                 let _ = child.wait();
                 break None;
             }
             Err(error) => return Err(error.to_string()),
         }
     };
-    // The pipes of a killed process may be held by its children: they end by themselves, or with us.
-    let (out, err) = match status {
-        Some(_) => (out.join().unwrap_or_default(), err.join().unwrap_or_default()),
-        None => return Err(format!("killed after {:.0} s", limit.as_secs_f64())),
-    };
+    let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
     let tail = |text: &str| {
         let lines: Vec<&str> = text.trim_end().lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
@@ -206,6 +206,6 @@ fn attempt(task: &Task, limit: Duration) -> std::result::Result<Value, String> {
             last.ok_or_else(|| format!("printed no JSON: {}", tail(&out)))
         }
         Some(status) => Err(format!("{status}: {}", tail(&err))),
-        None => Ok(json!(null)),
+        None => Err(format!("killed after {:.0} s: {}", limit.as_secs_f64(), tail(&err))),
     }
 }

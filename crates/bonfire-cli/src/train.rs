@@ -55,6 +55,8 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     let engine = recipe.plan.distributed.engine;
     comm::EngineKind::from(engine).expect_available()?;
     expect_gpus(&recipe.plan)?;
+    // Once, and before anything is started: the last rank of the machine has the last device.
+    TrainDevice::open(&recipe.plan, ranks - 1)?;
     if engine == EngineKind::Local && recipe.plan.distributed.transport.is_some() {
         return Err(CliError::Option {
             option: "distributed.transport".into(),

@@ -25,6 +25,21 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known() {
 }
 
 #[test]
+fn gpus_are_refused_by_a_program_without_cuda_and_by_recipes_without_gpus() {
+    for ranks in [1, 2] {
+        let ended = digits().ranks(ranks).args(["--device", "cuda"]).fail();
+        let last = format!("device \"cuda:{}\" cannot be used", ranks - 1);
+        ended.says_once(&[&last, "built without CUDA", "--features cuda"]);
+        let ended = digits().ranks(ranks).args(["--engine", "nccl"]).fail();
+        ended.says_once(&["engine \"nccl\" cannot be used", "built without CUDA"]);
+    }
+    let ended = digits().args(["--device", "tpu"]).fail();
+    ended.says("possible values: cpu, cuda");
+    let ended = with_recipe(|text| text.replace("[train]", "[train]\ndevice = \"gpu\""));
+    ended.says_once(&["train.device", "\"gpu\" is not one of \"cpu\", \"cuda\""]);
+}
+
+#[test]
 fn a_wrong_type_is_named() {
     let ended = with_recipe(|text| text.replace("lr = 0.004", "lr = \"fast\""));
     ended.says_once(&["recipe.toml:31: optimizer.lr", "expected a number"]);

@@ -17,7 +17,7 @@ use crate::exit::Outcome;
 use crate::flight::{self, DumpOnDemand};
 use crate::{CliError, launcher};
 use bonfire_comm::{
-    EngineKind, InitOptions, MemoryKind, ProcessGroup, RankEnv, init_process_group,
+    CommError, EngineKind, InitOptions, MemoryKind, ProcessGroup, RankEnv, init_process_group,
 };
 use json::JsonFile;
 use measure::{Row, measure};
@@ -33,6 +33,14 @@ pub(crate) fn collectives(args: &CollectivesArgs) -> Result<Outcome, CliError> {
     let ranks = args.nproc_per_node as usize;
     let plan = Plan::resolve(args, ranks)?;
     args.engine.expect_available()?;
+    if args.engine == EngineKind::Nccl {
+        return Err(CommError::EngineUnavailable {
+            engine: args.engine,
+            reason: "this measures host memory, which that engine leaves to \"host\"".into(),
+            remedy: "measure GPUs with nccl-tests, or choose \"host\"".into(),
+        }
+        .into());
+    }
     match (ranks, args.engine) {
         (_, EngineKind::Mpi) => Err(CliError::Engine {
             setting: format!("--engine {}", args.engine),
