@@ -51,6 +51,7 @@ impl Update {
                 segments: &self.segments[bucket],
                 rates: &[Some(0.01)],
                 decays: &[None],
+                only_if: None,
             };
             self.parameters[bucket] = self.optimizer.step(bucket, update)?;
         }

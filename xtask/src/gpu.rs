@@ -109,8 +109,9 @@ if [ -n "$python" ]; then
     packages=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null || true)
 fi
 if [ -z "${CUDA_PATH:-}" ]; then
-    for folder in /usr/local/cuda /opt/cuda "$packages"/nvidia/cu13 "$packages"/triton/backends/nvidia; do
-        if [ -f "$folder/include/mma.h" ]; then
+    # Some packages have mma.h without crt/mma.h, which it includes.
+    for folder in /usr/local/cuda /opt/cuda "$packages"/nvidia/* "$packages"/triton/backends/nvidia; do
+        if [ -f "$folder/include/mma.h" ] && [ -f "$folder/include/crt/mma.h" ]; then
             export CUDA_PATH=$folder
             break
         fi
@@ -125,6 +126,7 @@ for folder in /usr/local/nvidia/lib64 /usr/local/cuda/lib64 "$packages"/nvidia/*
 done
 export LD_LIBRARY_PATH=$libraries
 # Compiled kernels are kept between the sections.
+printf '[compilation]\ncache = true\n' > "$work/cubecl.toml"
 export CUDA_CACHE_PATH="$work/cuda-cache"
 export XDG_CACHE_HOME="$work/cache"
 export HOME="$work"

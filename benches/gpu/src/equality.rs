@@ -107,7 +107,8 @@ fn train(way: &Way, group: &ProcessGroup, device: &Device) -> Result<Course> {
         true => Box::new(AdamWConfig::new().init()?),
         false => Box::new(SgdConfig::new().with_momentum(0.9).with_weight_decay(1e-4).init()?),
     };
-    let rate = if way.adamw { 1e-3 } else { 0.02 };
+    // So small that rounding is not blown up in a few steps.
+    let rate = if way.adamw { 3e-4 } else { 2e-3 };
     let scales = mixed.as_ref().is_some_and(MixedPrecision::needs_scaler);
     let mut scaler =
         scales.then(|| GradScalerConfig::new().with_init_scale(256.0).init()).transpose()?;

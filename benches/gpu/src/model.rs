@@ -2,9 +2,10 @@
 
 use crate::{Precision, Result};
 use bonfire::amp::MixedPrecision;
-use bonfire::models::{ResNet, ResNetConfig};
+use bonfire::models::resnet::{ResNet, ResNetConfig, Stem};
 use bonfire::nn::{ImageShape, NormKind};
-use bonfire::tensor::parameters;
+use bonfire::tensor::parameters::{self, ParameterSpec};
+use burn::module::Module;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 
 impl Precision {
@@ -17,11 +18,28 @@ impl Precision {
     }
 }
 
+/// Trainable parameters of torchvision's ResNet-50.
+const PARAMETERS: usize = 25_557_032;
+
 /// ResNet-50 for 1000 classes, as torchvision initialises it.
 pub(crate) fn resnet50(image: usize, device: &Device) -> Result<ResNet> {
-    let config = ResNetConfig { depth: 50, zero_init_residual: false, ..ResNetConfig::default() };
+    let config = ResNetConfig {
+        depth: 50,
+        stem: Stem::Imagenet,
+        zero_init_residual: false,
+        ..ResNetConfig::default()
+    };
     let shape = ImageShape { channels: 3, height: image, width: image };
-    Ok(config.init(shape, 1000, &device.clone().autodiff())?)
+    let model = config.init(shape, 1000, &device.clone().autodiff())?;
+    let found = model.num_params();
+    // Burn counts the running statistics, too.
+    let statistics = 2 * 26_560;
+    match found == PARAMETERS || found == PARAMETERS + statistics {
+        true => Ok(model),
+        false => {
+            Err(format!("{found} parameters, and PyTorch's ResNet-50 has {PARAMETERS}").into())
+        }
+    }
 }
 
 /// One batch of noise.
@@ -45,8 +63,13 @@ pub(crate) fn small(norm: NormKind, device: &Device) -> Result<ResNet> {
     let shape = ImageShape { channels: 3, height: 32, width: 32 };
     let model = config.init(shape, 10, &device.clone().autodiff())?;
     // Numbers that look like none in particular, of the size that initialisation has.
-    let mut state = parameters::read(&model, |spec| spec.shape.len() > 1)?;
+    let is_random = |spec: &ParameterSpec| spec.shape.len() > 1 || spec.path == "fc.bias";
+    let mut state = parameters::read(&model, is_random)?;
     for (path, tensor) in &mut state.tensors {
+        if tensor.shape.len() == 1 {
+            tensor.data.as_mut_slice::<f32>()?.fill(0.0);
+            continue;
+        }
         let fan_in: usize = tensor.shape[1..].iter().product();
         let (seed, size) = (path.len() as f64, (2.0 / fan_in.max(1) as f64).sqrt());
         for (index, value) in tensor.data.as_mut_slice::<f32>()?.iter_mut().enumerate() {

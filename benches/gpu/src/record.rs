@@ -65,16 +65,19 @@ impl Record {
 
     fn ratios(&self) -> String {
         let mut text = String::new();
-        for precision in ["bf16", "fp16", "f32"] {
+        // Burn's f32 is TF32 in matrix products.
+        for (precision, torch) in
+            [("bf16", "bf16"), ("fp16", "fp16"), ("f32", "tf32"), ("f32", "f32")]
+        {
             for kind in ["", " compiled"] {
                 let ours = self.images_per_s(&format!("throughput {precision}"));
-                let theirs = self.images_per_s(&format!("torch {precision}{kind}"));
+                let theirs = self.images_per_s(&format!("torch {torch}{kind}"));
                 if let (Some(ours), Some(theirs)) = (ours, theirs) {
                     let ratio = ours / theirs;
                     let name = if kind.is_empty() { " eager" } else { kind };
                     let _ = writeln!(
                         text,
-                        "| ResNet-50 {precision},{name} | {ours:.0} | {theirs:.0} | {ratio:.3} |"
+                        "| ResNet-50 {precision}, PyTorch {torch}{name} | {ours:.0} | {theirs:.0} | {ratio:.3} |"
                     );
                 }
             }

@@ -343,4 +343,15 @@ pub trait Engine: Send + Sync {
     fn failure(&self) -> Option<CommError> {
         None
     }
+
+    /// How many operations on devices were started in the session: see
+    /// [`ProcessGroup::device_mark`](crate::ProcessGroup::device_mark).
+    fn device_mark(&self) -> u64 {
+        0
+    }
+
+    /// The oldest of them, counted from 0, that the failure has cost its result.
+    fn first_given_up(&self) -> Option<u64> {
+        None
+    }
 }

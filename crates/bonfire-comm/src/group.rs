@@ -160,6 +160,19 @@ impl ProcessGroup {
         self.inner.engine.failure()
     }
 
+    /// Marks a place in the order of the operations on devices that this rank starts, over all groups
+    /// of its session.
+    pub fn device_mark(&self) -> u64 {
+        self.inner.engine.device_mark()
+    }
+
+    /// Whether the session's failure has cost an operation before a mark its result, so that what a
+    /// device has computed from it is worthless. Certain once a read of the device has returned that
+    /// was behind them.
+    pub fn is_lost_before(&self, mark: u64) -> bool {
+        self.inner.engine.first_given_up().is_some_and(|first| first < mark)
+    }
+
     /// Returns the flight recorder that this group shares with all groups of its session.
     pub fn flight_recorder(&self) -> &Arc<Recorder> {
         &self.inner.recorder

@@ -77,7 +77,11 @@ fn over_devices(
 }
 
 /// Meets the other ranks, over host memory.
-fn host_world(env: &RankEnv, options: &InitOptions, engine: EngineKind) -> Result<HostEngine> {
+pub(crate) fn host_world(
+    env: &RankEnv,
+    options: &InitOptions,
+    engine: EngineKind,
+) -> Result<HostEngine> {
     let transport = options.transport()?;
     if env.world_size == 1 {
         return Ok(ProcessGroup::single_engine(options.timeout));

@@ -19,9 +19,7 @@ fn rank_process() {
     let options = InitOptions::default().with_timeout(Duration::from_secs(20));
     let result = match case.as_str() {
         "id" => {
-            let group = init_process_group(&env, options).unwrap();
-            let id = nccl::exchange_id(&group).map_err(|error| error.to_string());
-            group.barrier().unwrap();
+            let id = nccl::exchange_id(&env, &options).map_err(|error| error.to_string());
             id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect())
         }
         "engine" => {

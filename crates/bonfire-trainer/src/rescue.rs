@@ -26,6 +26,7 @@ impl<M: Learnable> Run<'_, M> {
             return;
         }
         self.position = position;
+        let mark = buffers.mark;
         let buffers = buffers.read(self.parallel.specs());
         let state = buffers
             .map_err(TrainError::from)
@@ -49,6 +50,15 @@ impl<M: Learnable> Run<'_, M> {
                 return;
             }
         };
+        // Looked at behind the reading, which has waited for what the device had to do.
+        if self.control.is_lost_before(mark) {
+            tracing::warn!(
+                "the run fails in the midst of what its devices do after step {}: the checkpoint \
+                 before has to do",
+                position.step
+            );
+            return;
+        }
         let checkpoint = Checkpoint { manifest: self.manifest(), state };
         let keep = Keep::last(self.config.checkpoint.keep_last);
         self.writer.start(Job { folder, checkpoint, keep });

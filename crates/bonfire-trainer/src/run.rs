@@ -118,7 +118,9 @@ impl<M: Learnable> Run<'_, M> {
     /// # Collective
     /// All ranks.
     pub(crate) fn report(&mut self) -> Result<(), TrainError> {
-        let metrics = PendingMetrics::start(&self.control, self.local.take()?)?;
+        // On a device this waits for the steps whose figures they are.
+        let local = self.times.wait(|| self.local.take())?;
+        let metrics = PendingMetrics::start(&self.control, local)?;
         let (epoch, step) = (self.position.epoch, self.position.step);
         let learning_rate = self.learning_rate();
         match self.pending.replace(Pending { metrics, epoch, step, learning_rate }) {
@@ -135,7 +137,8 @@ impl<M: Learnable> Run<'_, M> {
         if let Some(before) = self.pending.take() {
             self.publish(before)?;
         }
-        let metrics = reduce(&self.control, &self.local.take()?)?;
+        let local = self.times.wait(|| self.local.take())?;
+        let metrics = reduce(&self.control, &local)?;
         let learning_rate = self.learning_rate();
         self.publish_metrics(self.position.epoch, self.position.step, learning_rate, metrics)
     }

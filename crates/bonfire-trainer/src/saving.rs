@@ -72,6 +72,10 @@ impl<M: Learnable> Run<'_, M> {
         }
         self.parallel.synchronize_buffers()?;
         let state = self.state()?;
+        // A device may have gone on with what a collective that was given up has left.
+        if let Some(failure) = self.control.failure() {
+            return Err(failure.into());
+        }
         let control = self.control.clone();
         let best_lost = rank_zero_tells(&control, || {
             let mut best_lost = false;

@@ -23,6 +23,9 @@ pub(crate) struct Buffers {
     /// On their device, and not waited for.
     floats: Vec<Tensor<1>>,
     others: State,
+    /// What they, and the parameters, come from: see
+    /// [`device_mark`](bonfire_comm::ProcessGroup::device_mark).
+    pub(crate) mark: u64,
 }
 
 impl Buffers {
@@ -79,9 +82,10 @@ impl<M: Learnable> Run<'_, M> {
     /// The buffers as they are now, if a failure may make them necessary.
     pub(crate) fn buffers(&self) -> Result<Buffers, TrainError> {
         let specs = self.parallel.specs();
+        let mark = self.control.device_mark();
         let rescues = self.control.rank() == 0 && self.config.checkpoint_folder.is_some();
         if !rescues || !specs.iter().any(|spec| spec.role == Role::Buffer) {
-            return Ok(Buffers::default());
+            return Ok(Buffers { mark, ..Buffers::default() });
         }
         let model = self.parallel.model();
         let is_other = |spec: &ParameterSpec| spec.role == Role::Buffer && !spec.dtype.is_float();
@@ -89,6 +93,6 @@ impl<M: Learnable> Run<'_, M> {
             true => parameters::read(model, is_other)?,
             false => State::default(),
         };
-        Ok(Buffers { floats: parameters::float_buffers(model, specs), others })
+        Ok(Buffers { floats: parameters::float_buffers(model, specs), others, mark })
     }
 }

@@ -7,13 +7,13 @@ use crate::timing::Part;
 use crate::{BatchStart, StepEnd, StepOutput, TrainError};
 use bonfire_data::{Batches, LoadedBatch};
 use bonfire_parallel::{StepInProgress, StepOptions, StepReport};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
 impl<M: Learnable> Run<'_, M> {
     /// Takes one optimizer step over the next window of micro-batches.
     pub(crate) fn train_step(&mut self, batches: &mut Batches<M::Batch>) -> Result<(), TrainError> {
-        let start = Instant::now();
+        self.times.begin_step();
         let (epoch, step) = (self.position.epoch, self.position.step);
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
@@ -53,7 +53,7 @@ impl<M: Learnable> Run<'_, M> {
             reports: reports && !last_of_epoch,
             last_of_epoch,
         });
-        self.times.add_total(start.elapsed());
+        self.times.end_step();
         if waits { self.conclude() } else { Ok(()) }
     }
 

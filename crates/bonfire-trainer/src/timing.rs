@@ -47,6 +47,8 @@ impl Part {
 pub(crate) struct StepTimes {
     parts: [Duration; 5],
     total: Duration,
+    /// Since when a step is under way.
+    step: Option<Instant>,
 }
 
 impl StepTimes {
@@ -54,14 +56,28 @@ impl StepTimes {
     pub(crate) fn time<T>(&mut self, part: Part, f: impl FnOnce() -> T) -> T {
         let _range = range(part.name());
         let start = Instant::now();
-        let result = f();
+        let result = self.wait(f);
         self.parts[part as usize] += start.elapsed();
         result
     }
 
-    /// Counts the whole time of training steps.
-    pub(crate) fn add_total(&mut self, time: Duration) {
-        self.total += time;
+    /// Runs `f`, which may wait for what steps have begun, and counts its time as theirs.
+    pub(crate) fn wait<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = f();
+        // The time of a step is counted whole.
+        if self.step.is_none() {
+            self.total += start.elapsed();
+        }
+        result
+    }
+
+    pub(crate) fn begin_step(&mut self) {
+        self.step = Some(Instant::now());
+    }
+
+    pub(crate) fn end_step(&mut self) {
+        self.total += self.step.take().map_or(Duration::ZERO, |start| start.elapsed());
     }
 
     pub(crate) fn total(&self) -> Duration {

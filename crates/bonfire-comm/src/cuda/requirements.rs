@@ -13,8 +13,9 @@ use crate::{CommError, Result};
 
 /// The version that the bindings ask for.
 const MAJOR: u32 = 13;
-/// What the run-time compiler includes.
-const HEADER: &str = "include/mma.h";
+/// What the run-time compiler includes, the second from the first; some Python packages have one
+/// without the other.
+const HEADERS: [&str; 3] = ["include/cuda_fp16.h", "include/mma.h", "include/crt/mma.h"];
 const DRIVER_REMEDY: &str = "install NVIDIA's driver (580 or later) on this machine, and give a \
                              container access to it (docker run --gpus all)";
 const NVRTC_REMEDY: &str = "`pip install nvidia-cuda-nvrtc` into the virtual environment in use, or \
@@ -27,16 +28,19 @@ fn unavailable(ordinal: usize, reason: impl Into<String>, remedy: impl Into<Stri
 
 /// Finds the run-time compiler and its headers, so that they are used wherever they lie.
 ///
-/// Both may come from Python packages. Sets `CUDA_PATH` if it is not set and there is no toolkit in
-/// the usual places. Call it first thing in `main`; [`check`] tells what is missing.
+/// Both may come from Python packages. Sets `CUDA_PATH` if it is not set and there is no complete
+/// toolkit in the usual places. Call it first thing in `main`; [`check`] tells what is missing.
 ///
 /// # Safety
 /// No other thread runs yet: the environment is written.
 #[allow(unsafe_code, reason = "the environment is written, before there are threads")]
 pub unsafe fn prepare() {
     let places = Places::of_process(None);
-    if toolkit().is_none()
-        && let Some(found) = places.toolkits().into_iter().find(|folder| has_headers(folder))
+    let usable = toolkit().is_some_and(|toolkit| missing_header(&toolkit).is_none());
+    if std::env::var_os("CUDA_PATH").is_none()
+        && !usable
+        && let Some(found) =
+            places.toolkits().into_iter().find(|folder| missing_header(folder).is_none())
     {
         // SAFETY: by the caller, nobody reads the environment meanwhile.
         unsafe { std::env::set_var("CUDA_PATH", found) };
@@ -50,7 +54,7 @@ pub unsafe fn prepare() {
 pub fn check(ordinal: usize) -> Result<()> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     expect_device(ordinal, count_devices(ordinal)?, visible.as_deref())?;
-    load_compiler(ordinal)?;
+    load_compiler(ordinal, &Places::of_process(None))?;
     expect_headers(ordinal, toolkit().as_deref())
 }
 
@@ -107,9 +111,9 @@ fn expect_driver(ordinal: usize, present: bool) -> Result<()> {
 }
 
 /// Opens the run-time compiler, which from then on is found by its name.
-fn load_compiler(ordinal: usize) -> Result<()> {
+fn load_compiler(ordinal: usize, places: &Places) -> Result<()> {
     let file = format!("libnvrtc.so.{MAJOR}");
-    let found = Places::of_process(None).library(&file, |name| open(OsStr::new(name)).is_ok());
+    let found = places.library(&file, |name| open(OsStr::new(name)).is_ok());
     let found = found.map_err(|tried| no_compiler(ordinal, &file, &tried))?;
     open(&found.target()).map_err(|reason| no_compiler(ordinal, &reason, &[]))
 }
@@ -135,30 +139,34 @@ fn open(target: &OsStr) -> Result<(), String> {
     }
 }
 
-/// The toolkit that the compiler takes its headers from.
+/// The toolkit that Burn takes headers from.
 fn toolkit() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("CUDA_PATH") {
         return Some(path.into());
     }
-    let usual = ["/usr/local/cuda", "/opt/cuda"].into_iter().map(PathBuf::from);
-    usual.into_iter().find(|folder| folder.exists())
+    let usual = [("/usr/local/cuda", ""), ("/opt/cuda", ""), ("/usr", "bin/nvcc")];
+    let mut usual = usual.into_iter().map(|(folder, file)| (PathBuf::from(folder), file));
+    usual.find(|(folder, file)| folder.join(file).exists()).map(|(folder, _)| folder)
 }
 
-fn has_headers(toolkit: &Path) -> bool {
-    toolkit.join(HEADER).is_file()
+/// The first file that a toolkit lacks, whole.
+fn missing_header(toolkit: &Path) -> Option<PathBuf> {
+    HEADERS.into_iter().map(|header| toolkit.join(header)).find(|header| !header.is_file())
 }
 
 fn expect_headers(ordinal: usize, toolkit: Option<&Path>) -> Result<()> {
-    const REMEDY: &str = "set CUDA_PATH to a folder of CUDA 13 that has include/mma.h, or \
+    const REMEDY: &str = "set CUDA_PATH to a folder of CUDA 13 that has include/crt/mma.h, or \
                           `pip install nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt` into \
                           the virtual environment in use";
-    match toolkit {
-        Some(toolkit) if has_headers(toolkit) => Ok(()),
-        Some(toolkit) => {
-            let reason = format!("no CUDA headers ({})", toolkit.join(HEADER).display());
+    let Some(toolkit) = toolkit else {
+        return Err(unavailable(ordinal, "no CUDA headers: there is no toolkit", REMEDY));
+    };
+    match missing_header(toolkit) {
+        None => Ok(()),
+        Some(missing) => {
+            let reason = format!("no CUDA headers (no {})", missing.display());
             Err(unavailable(ordinal, reason, REMEDY))
         }
-        None => Err(unavailable(ordinal, "no CUDA headers: there is no toolkit", REMEDY)),
     }
 }
 
@@ -167,19 +175,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_what_to_install() {
+    fn a_missing_driver_is_told_with_what_to_install() {
         let text = expect_driver(1, false).unwrap_err().to_string();
         assert!(text.starts_with("device \"cuda:1\" cannot be used: there is no driver"), "{text}");
         assert!(text.contains("install NVIDIA's driver"), "{text}");
+    }
 
-        let text = no_compiler(0, "libnvrtc.so.13", &["a".into(), "b".into()]).to_string();
-        assert!(text.contains("no run-time compiler (libnvrtc.so.13) in a, b"), "{text}");
-        assert!(text.contains("pip install nvidia-cuda-nvrtc"), "{text}");
+    #[test]
+    fn a_missing_or_broken_compiler_is_told_with_what_to_install() {
+        let packages = tempfile::tempdir().unwrap();
+        let site_packages = vec![packages.path().to_path_buf()];
+        let places = Places { named: None, site_packages, system: false };
+        let text = load_compiler(0, &places).unwrap_err().to_string();
+        let place = packages.path().join("nvidia").display().to_string();
+        assert!(text.contains("no run-time compiler (libnvrtc.so.13) in "), "{text}");
+        assert!(text.contains(&place) && text.contains("pip install nvidia-cuda-nvrtc"), "{text}");
 
+        let lib = packages.path().join("nvidia/cu13/lib");
+        std::fs::create_dir_all(&lib).unwrap();
+        std::fs::write(lib.join("libnvrtc.so.13"), b"no library").unwrap();
+        let text = load_compiler(0, &places).unwrap_err().to_string();
+        assert!(text.contains("the run-time compiler does not open ("), "{text}");
+    }
+
+    #[test]
+    fn missing_headers_are_told_by_name_with_what_to_install() {
         let text = expect_headers(0, None).unwrap_err().to_string();
         assert!(text.contains("there is no toolkit; set CUDA_PATH"), "{text}");
-        let text = expect_headers(0, Some(Path::new("/nowhere"))).unwrap_err().to_string();
-        assert!(text.contains("no CUDA headers (/nowhere/include/mma.h)"), "{text}");
+        let toolkit = tempfile::tempdir().unwrap();
+        // Each is missed until it is there.
+        for header in HEADERS {
+            let text = expect_headers(0, Some(toolkit.path())).unwrap_err().to_string();
+            let path = toolkit.path().join(header);
+            assert!(text.contains(&format!("no CUDA headers (no {})", path.display())), "{text}");
+            assert!(text.contains("nvidia-cuda-crt"), "{text}");
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"").unwrap();
+        }
+        expect_headers(0, Some(toolkit.path())).unwrap();
     }
 
     #[test]
@@ -190,14 +223,6 @@ mod tests {
         assert!(text.contains("CUDA_VISIBLE_DEVICES = \"0,1\"; start no more ranks"), "{text}");
         let text = expect_device(0, 0, None).unwrap_err().to_string();
         assert!(text.contains("CUDA_VISIBLE_DEVICES is not set"), "{text}");
-    }
-
-    #[test]
-    fn headers_of_a_toolkit_are_enough() {
-        let toolkit = tempfile::tempdir().unwrap();
-        std::fs::create_dir(toolkit.path().join("include")).unwrap();
-        std::fs::write(toolkit.path().join(HEADER), b"").unwrap();
-        expect_headers(0, Some(toolkit.path())).unwrap();
     }
 
     #[test]

@@ -81,10 +81,12 @@ impl Places {
                 false => Err(vec![format!("{variable} = {}", path.display())]),
             };
         }
-        if self.system && opens(file) {
-            return Ok(Found::Named(file.to_owned()));
+        if self.system {
+            if opens(file) {
+                return Ok(Found::Named(file.to_owned()));
+            }
+            tried.push("LD_LIBRARY_PATH and ldconfig".to_owned());
         }
-        tried.push("LD_LIBRARY_PATH and ldconfig".to_owned());
         for packages in &self.site_packages {
             tried.push(packages.join("nvidia").display().to_string());
             for package in folders(&packages.join("nvidia")) {

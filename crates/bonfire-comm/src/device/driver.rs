@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Select, Sender};
 
 use super::conductor::Conductor;
-use super::lane::{Job, Lane, Numbers, settle};
+use super::lane::{Job, Lane, Numbers};
 use super::library::{Library, Progress, Seat};
 use crate::failure::Failure;
 use crate::header::Header;
@@ -24,6 +24,9 @@ const IDLE: Duration = Duration::from_millis(50);
 const BUSY: Duration = Duration::from_micros(500);
 /// While somebody waits for it, or all ranks for the next turn.
 const URGENT: Duration = Duration::from_micros(20);
+
+/// Time in which connections that are given back end.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The conductor of all groups that have every rank of the session.
 pub(super) const WHOLE: u64 = 0;
@@ -61,12 +64,25 @@ pub(super) struct Join {
 #[derive(Default)]
 pub(super) struct Shared {
     failure: Mutex<Option<CommError>>,
+    /// Operations that were started.
+    pub(super) started: AtomicU64,
+    /// The oldest that the failure has cost its result.
+    first_given_up: Mutex<Option<u64>>,
     pub(super) lanes: AtomicU64,
 }
 
 impl Shared {
     pub(super) fn failure(&self) -> Option<CommError> {
         lock(&self.failure).clone()
+    }
+
+    pub(super) fn first_given_up(&self) -> Option<u64> {
+        *lock(&self.first_given_up)
+    }
+
+    fn give_up(&self, index: u64) {
+        let mut first = lock(&self.first_given_up);
+        *first = Some(first.map_or(index, |first| first.min(index)));
     }
 }
 
@@ -78,6 +94,8 @@ pub(super) struct Driver<L: Library> {
     lanes: BTreeMap<u64, Lane<L>>,
     conductors: BTreeMap<u64, Conductor>,
     retiring: Vec<(u64, Sender<()>)>,
+    /// Communicators that have been left, and by when they are closed at the latest.
+    leaving: Vec<(L::Comm, Instant)>,
 }
 
 impl<L: Library> Driver<L> {
@@ -88,7 +106,8 @@ impl<L: Library> Driver<L> {
         commands: Receiver<Command>,
     ) -> Self {
         let (lanes, conductors) = (BTreeMap::new(), BTreeMap::new());
-        Self { library, world, shared, commands, lanes, conductors, retiring: Vec::new() }
+        let (retiring, leaving) = (Vec::new(), Vec::new());
+        Self { library, world, shared, commands, lanes, conductors, retiring, leaving }
     }
 
     /// Serves until all engines are gone.
@@ -108,13 +127,20 @@ impl<L: Library> Driver<L> {
             self.retire();
         }
         for lane in std::mem::take(&mut self.lanes).into_values() {
-            lane.comm.into_iter().for_each(|comm| self.library.leave(comm));
+            lane.comm.into_iter().for_each(|comm| self.leave(comm));
+        }
+        while !self.leaving.is_empty() {
+            self.close_left();
+            std::thread::sleep(BUSY);
         }
     }
 
     fn next_command(&self) -> Next {
-        let places = self.lanes.values().filter_map(|lane| lane.queue.front());
-        let places: Vec<_> = places.filter_map(|job| job.buffer.awaited_place()).collect();
+        // A buffer that was placed out of turn would call at once, again and again.
+        let is_launching = self.is_launching();
+        let next = self.lanes.values().filter(|lane| !is_launching && self.is_at_turn(lane));
+        let places = next.filter_map(|lane| lane.queue.front()?.buffer.awaited_place());
+        let places: Vec<_> = places.collect();
         let mut select = Select::new();
         let commands = select.recv(&self.commands);
         for place in &places {
@@ -136,11 +162,30 @@ impl<L: Library> Driver<L> {
         let is_urgent = jobs().any(|(job, ..)| job.status.is_urgent.load(Ordering::Relaxed));
         let waits_for_turn = self.conductors.values().any(|one| one.follows() && !one.is_settled());
         match jobs().next() {
-            Some(_) if is_urgent || waits_for_turn => URGENT,
+            Some(_) if is_urgent || waits_for_turn || self.is_launching() => URGENT,
             Some(_) => BUSY,
+            None if !self.leaving.is_empty() => BUSY,
             None if self.conductors.values().all(Conductor::is_settled) => IDLE,
             None => BUSY,
         }
+    }
+
+    /// Whether the library has still to put an operation on its stream. No other is launched then:
+    /// it could get ahead on one rank and not on another.
+    fn is_launching(&self) -> bool {
+        self.lanes.values().any(Lane::is_launching)
+    }
+
+    /// Whether the job at the front of a lane may be launched, as far as other groups go.
+    fn is_at_turn(&self, lane: &Lane<L>) -> bool {
+        let (Some(header), Some(conductor)) =
+            (lane.next_header(), self.conductors.get(&lane.conductor))
+        else {
+            return false;
+        };
+        !header.is_collective()
+            || !conductor.follows()
+            || conductor.turn().is_some_and(|turn| turn.is_of(&header))
     }
 
     fn obey(&mut self, command: Command) {
@@ -156,7 +201,10 @@ impl<L: Library> Driver<L> {
             }
             Command::Start(lane, job) => match (self.shared.failure(), self.lanes.get_mut(&lane)) {
                 (None, Some(lane)) => lane.queue.push_back(job),
-                (failure, _) => drop(job.fail(&failure.unwrap_or_else(ended))),
+                (failure, _) => {
+                    self.shared.give_up(job.index);
+                    drop(job.fail(&failure.unwrap_or_else(ended)));
+                }
             },
             Command::Retire(lane, reply) => self.retiring.push((lane, reply)),
             Command::Wake => {}
@@ -180,9 +228,9 @@ impl<L: Library> Driver<L> {
         };
         let seat = Seat { id: &join.id, identity: &identity, rank, size, companion: &companion };
         let comm = self.library.join(&seat).map_err(failed)?;
-        if let Err(detail) = settle(&self.library, &comm, &companion, deadline) {
+        if let Err(detail) = self.connect(&comm, deadline) {
             // Nothing was started on it.
-            let _ = self.library.abort(comm);
+            let _ = self.library.abort(vec![comm]);
             return Err(self.failure().unwrap_or_else(|| failed(detail)));
         }
         let conductor = self.conductors.entry(join.conductor);
@@ -200,6 +248,27 @@ impl<L: Library> Driver<L> {
         };
         self.lanes.insert(join.lane, lane);
         Ok(())
+    }
+
+    /// Waits until a communicator is made, and goes on with the operations of others.
+    fn connect(&mut self, comm: &L::Comm, deadline: Instant) -> Result<(), String> {
+        loop {
+            match self.library.progress(comm) {
+                Progress::Settled => return Ok(()),
+                Progress::Failed(detail) => return Err(detail),
+                Progress::Busy => {}
+            }
+            self.advance().map_err(|error| error.to_string())?;
+            if let Some(failure) = self.failure() {
+                return Err(failure.to_string());
+            }
+            if Instant::now() >= deadline {
+                let words = "not all ranks have come to it before the deadline, or they do not \
+                             reach each other (NCCL_DEBUG=INFO tells)";
+                return Err(words.into());
+            }
+            std::thread::sleep(URGENT);
+        }
     }
 
     /// Brings a conductor that gets another lane to a point that is the same on all ranks.
@@ -247,6 +316,12 @@ impl<L: Library> Driver<L> {
     /// Launches an operation whose turn it is and whose buffer is placed.
     fn launch_one(&mut self) -> Result<bool> {
         for lane in self.lanes.values_mut() {
+            lane.settle(&self.library)?;
+        }
+        if self.is_launching() {
+            return Ok(false);
+        }
+        for lane in self.lanes.values_mut() {
             let Some(header) = lane.next_header() else { continue };
             let Some(conductor) = self.conductors.get_mut(&lane.conductor) else { continue };
             if header.is_collective() && conductor.follows() {
@@ -262,6 +337,7 @@ impl<L: Library> Driver<L> {
                 }
             }
             let Some((header, deadline)) = lane.launch(&self.library)? else { continue };
+            // The others are told at once: the library may wait for them before it goes on.
             if header.is_collective() {
                 let told = conductor.follows();
                 conductor.launched(&header, deadline)?;
@@ -277,7 +353,11 @@ impl<L: Library> Driver<L> {
     /// Compares what the leader has launched with what this rank has.
     fn hear(&mut self) -> Result<()> {
         for (key, conductor) in &mut self.conductors {
-            let deadline = Instant::now() + IDLE;
+            // By when the headers must have come that are missed now.
+            let lanes = self.lanes.values().filter(|lane| lane.conductor == *key);
+            let missed = lanes.flat_map(|lane| &lane.in_flight).filter(|one| !one.is_confirmed);
+            let deadline = missed.map(|one| one.job.call.deadline).max();
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + IDLE);
             while let Some(told) = conductor.hear(deadline)? {
                 let mut lanes = self.lanes.values_mut().filter(|lane| lane.conductor == *key);
                 let Some(lane) = lanes.next() else { continue };
@@ -331,33 +411,61 @@ impl<L: Library> Driver<L> {
         if membership.failure().is_none() {
             membership.fail(Failure::of(membership.rank(), error));
         }
+        self.lanes
+            .values()
+            .filter_map(Lane::first_unfinished)
+            .for_each(|it| self.shared.give_up(it));
         *lock(&self.shared.failure) = Some(error.clone());
-        for lane in self.lanes.values_mut() {
-            lane.fail(&self.library, error);
-        }
+        // Who waits is told first: an abort may take a while.
+        let given_up: Vec<_> = self.lanes.values_mut().map(|lane| lane.fail(error)).collect();
+        let (comms, in_use): (Vec<_>, Vec<_>) = given_up.into_iter().unzip();
         self.conductors.clear();
+        if !self.library.abort(comms.into_iter().flatten().collect()) {
+            // Memory that the device may still write to is never given to anybody else.
+            std::mem::forget(in_use);
+        }
     }
 
     fn retire(&mut self) {
-        let lanes = &mut self.lanes;
-        let (library, conductors) = (&self.library, &mut self.conductors);
-        self.retiring.retain(|(key, reply)| {
-            if lanes.get(key).is_some_and(|lane| !lane.is_idle()) {
-                return true;
+        let retiring = std::mem::take(&mut self.retiring);
+        for (key, reply) in retiring {
+            if self.lanes.get(&key).is_some_and(|lane| !lane.is_idle()) {
+                self.retiring.push((key, reply));
+                continue;
             }
-            if let Some(lane) = lanes.remove(key) {
-                lane.comm.into_iter().for_each(|comm| library.leave(comm));
-                if let Some(conductor) = conductors.get_mut(&lane.conductor) {
+            if let Some(lane) = self.lanes.remove(&key) {
+                if let Some(conductor) = self.conductors.get_mut(&lane.conductor) {
                     conductor.lanes -= 1;
                     if conductor.lanes == 0 {
-                        conductors.remove(&lane.conductor);
+                        self.conductors.remove(&lane.conductor);
                     }
                 }
+                lane.comm.into_iter().for_each(|comm| self.leave(comm));
             }
             // The engine does not wait for long.
             let _ = reply.send(());
-            false
-        });
+        }
+        self.close_left();
+    }
+
+    fn leave(&mut self, comm: L::Comm) {
+        match self.library.leave(&comm) {
+            Ok(()) => self.leaving.push((comm, Instant::now() + FAREWELL)),
+            Err(detail) => {
+                tracing::debug!(detail, "a group could not be left");
+                let _ = self.library.abort(vec![comm]);
+            }
+        }
+    }
+
+    /// Closes the communicators that have been left by all ranks, or for long enough.
+    fn close_left(&mut self) {
+        for (comm, deadline) in std::mem::take(&mut self.leaving) {
+            match self.library.progress(&comm) {
+                Progress::Busy if Instant::now() < deadline => self.leaving.push((comm, deadline)),
+                _ => self.library.close(comm),
+            }
+        }
     }
 }
 

@@ -24,8 +24,9 @@ use crate::{
 
 /// Time that the device thread may take after a deadline to find out which ranks are missing.
 const EXPLAIN: Duration = Duration::from_secs(10);
-/// Time that an engine that is dropped waits for its last operations.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// Time that an engine that is dropped waits for its last operations, and the last one for the
+/// connections.
+const GOODBYE: Duration = Duration::from_secs(6);
 const WORLD: &str = "world";
 
 /// Makes the world over devices, from the world over host memory.
@@ -40,9 +41,13 @@ pub(crate) fn open<L: Library>(
     let shared = Arc::new(Shared::default());
     let (commands, received) = unbounded();
     let (ranks, latch) = (world.clone(), shared.clone());
+    let (end, ended) = bounded(0);
     std::thread::Builder::new()
         .name(format!("comm {}", L::NAME))
-        .spawn(move || Driver::new(library, ranks, latch, received).run())
+        .spawn(move || {
+            let _end: Sender<()> = end;
+            Driver::new(library, ranks, latch, received).run();
+        })
         .map_err(|error| CommError::system("start the device thread", &error))?;
     let order = order_of(&world, WORLD, timeout)?;
     let session = Arc::new(Session {
@@ -51,7 +56,8 @@ pub(crate) fn open<L: Library>(
         world_size: world.world_size(),
         order,
         shared,
-        commands,
+        commands: Some(commands),
+        ended,
     });
     let engine = DeviceEngine::new(session, world, WORLD, timeout);
     Ok(ProcessGroup::from_engine(Arc::new(engine), WORLD, timeout))
@@ -76,13 +82,27 @@ struct Session {
     /// The order of all groups that have every rank.
     order: Arc<HostEngine>,
     shared: Arc<Shared>,
-    commands: Sender<Command>,
+    /// None when the last engine is gone.
+    commands: Option<Sender<Command>>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
 }
 
 impl Session {
     fn send(&self, command: Command) -> Result<()> {
-        let ended = CommError::Internal { detail: "the device thread has ended".into() };
-        self.commands.send(command).map_err(|_| ended)
+        let sent = self.commands.as_ref().is_some_and(|to| to.send(command).is_ok());
+        let ended = || CommError::Internal { detail: "the device thread has ended".into() };
+        sent.then_some(()).ok_or_else(ended)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A process that ended now would leave the other ranks with connections that break.
+        self.commands = None;
+        if self.ended.recv_timeout(GOODBYE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the connections between devices do not end");
+        }
     }
 }
 
@@ -268,7 +288,8 @@ impl Engine for DeviceEngine {
         let status = Arc::new(Status::default());
         let (done, receiver) = bounded(1);
         let (deadline, what) = (call.deadline, operation.to_string());
-        let job = Job { operation, buffer, call, status: status.clone(), done };
+        let index = self.session.shared.started.fetch_add(1, Ordering::SeqCst);
+        let job = Job { index, operation, buffer, call, status: status.clone(), done };
         self.session.send(Command::Start(lane, job))?;
         let companion = self.companion.clone();
         Ok(Work::new(DeviceWork { status, done: receiver, deadline, what, companion }))
@@ -295,7 +316,7 @@ impl Engine for DeviceEngine {
     fn abort(&self, reason: &str) {
         self.companion.abort(reason);
         // The thread looks at the failure; if it has ended, there is nothing to abort.
-        let _ = self.session.commands.send(Command::Wake);
+        let _ = self.session.send(Command::Wake);
     }
 
     fn bytes_sent(&self) -> u64 {
@@ -309,6 +330,14 @@ impl Engine for DeviceEngine {
     fn failure(&self) -> Option<CommError> {
         self.failure_now()
     }
+
+    fn device_mark(&self) -> u64 {
+        self.session.shared.started.load(Ordering::SeqCst)
+    }
+
+    fn first_given_up(&self) -> Option<u64> {
+        self.session.shared.first_given_up()
+    }
 }
 
 impl Drop for DeviceEngine {
@@ -316,7 +345,7 @@ impl Drop for DeviceEngine {
         let Some(lane) = self.lane.get() else { return };
         // The other ranks count on what was started, and should hear of it before a goodbye.
         let (reply, answer) = bounded(1);
-        if self.session.commands.send(Command::Retire(*lane, reply)).is_ok()
+        if self.session.send(Command::Retire(*lane, reply)).is_ok()
             && answer.recv_timeout(GOODBYE).is_err()
         {
             tracing::warn!(group = %self.identity, "operations on the device outlive their group");

@@ -63,6 +63,8 @@ impl Status {
 
 /// An operation that was started.
 pub(super) struct Job {
+    /// How many were started before it in the session.
+    pub(super) index: u64,
     pub(super) operation: Operation,
     pub(super) buffer: DeviceBuffer,
     pub(super) call: Call,
@@ -81,12 +83,13 @@ impl Job {
     }
 }
 
-/// An operation on the stream.
+/// An operation that the library was given.
 pub(super) struct InFlight {
     pub(super) job: Job,
     pub(super) header: Header,
     begun: Arc<dyn DeviceEvent>,
-    done: Arc<dyn DeviceEvent>,
+    /// None until the library has put it on the stream: see [`Lane::settle`].
+    done: Option<Arc<dyn DeviceEvent>>,
     /// Whether the leader has launched the same operation, as far as it matters.
     pub(super) is_confirmed: bool,
 }
@@ -113,7 +116,7 @@ impl<L: Library> Lane<L> {
         Some(self.numbers.header(job.operation, &job.buffer))
     }
 
-    /// Puts the job at the front on the stream.
+    /// Gives the library the job at the front, unless its buffer is still to be placed.
     pub(super) fn launch(&mut self, library: &L) -> Result<Option<(Header, Instant)>> {
         let (Some(comm), Some(mut job)) = (&self.comm, self.queue.pop_front()) else {
             return Ok(None);
@@ -135,43 +138,73 @@ impl<L: Library> Lane<L> {
         };
         let memory = Memory { pointer: placement.pointer, dtype, len };
         let ready = placement.ready.clone();
-        let result = (|| {
+        let begun = (|| {
             if let Some(ready) = &ready {
                 library.wait_for(comm, ready.as_ref())?;
             }
             let begun = library.record(comm)?;
             library.enqueue(comm, job.operation, memory)?;
-            settle(library, comm, self.companion.as_ref(), deadline)?;
-            Ok((begun, library.record(comm)?))
+            Ok(begun)
         })();
-        let (begun, done) = match result.map_err(failed) {
-            Ok(events) => events,
+        let begun = match begun.map_err(failed) {
+            Ok(begun) => begun,
             Err(error) => {
                 self.queue.push_front(job);
                 return Err(error);
             }
         };
         job.call.record.started(header.sequence());
-        job.status.set(Launch::Launched(done.clone()));
         self.bytes_sent.fetch_add(self.numbers.payload(job.operation, memory), Ordering::Relaxed);
         if header.is_collective() {
             *lock(&self.entered) = Some(header);
         }
         self.numbers.count(job.operation, header);
         let is_confirmed = !header.is_collective();
-        self.in_flight.push_back(InFlight { job, header, begun, done, is_confirmed });
+        self.in_flight.push_back(InFlight { job, header, begun, done: None, is_confirmed });
         Ok(Some((header, deadline)))
+    }
+
+    /// Whether the library has still to put an operation on the stream, as it does when it makes
+    /// connections on the way: that takes until the other ranks come to the same operation.
+    pub(super) fn is_launching(&self) -> bool {
+        self.in_flight.back().is_some_and(|last| last.done.is_none())
+    }
+
+    /// Notes that an operation is on the stream, if it has come to that.
+    pub(super) fn settle(&mut self, library: &L) -> Result<()> {
+        if !self.is_launching() {
+            return Ok(());
+        }
+        let (Some(comm), Some(last)) = (&self.comm, self.in_flight.back()) else { return Ok(()) };
+        let done = match library.progress(comm) {
+            Progress::Busy => return Ok(()),
+            Progress::Failed(detail) => Err(detail),
+            Progress::Settled => library.record(comm),
+        };
+        let done = done.map_err(|detail| self.failure_of(&last.header, detail))?;
+        if let Some(last) = self.in_flight.back_mut() {
+            last.job.status.set(Launch::Launched(done.clone()));
+            last.done = Some(done);
+        }
+        Ok(())
     }
 
     /// Hands back what the device is through with.
     pub(super) fn finish(&mut self, library: &L) -> Result<()> {
         while let Some(first) = self.in_flight.front() {
-            let complete = first.done.is_complete();
+            let Some(done) = first.done.clone() else { return Ok(()) };
+            let complete = done.is_complete();
             let complete = complete.map_err(|detail| self.failure_of(&first.header, detail))?;
             if !complete || !first.is_confirmed {
                 return Ok(());
             }
-            let Some(InFlight { job, begun, done, .. }) = self.in_flight.pop_front() else {
+            // A library that has failed may have let its kernels end.
+            if let Some(Progress::Failed(detail)) =
+                self.comm.as_ref().map(|it| library.progress(it))
+            {
+                return Err(self.failure_of(&first.header, detail));
+            }
+            let Some(InFlight { job, begun, .. }) = self.in_flight.pop_front() else {
                 return Ok(());
             };
             let Job { buffer, call, done: reply, .. } = job;
@@ -197,17 +230,26 @@ impl<L: Library> Lane<L> {
         self.queue.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Gives everything up.
-    pub(super) fn fail(&mut self, library: &L, error: &CommError) {
-        let quiet = self.comm.take().is_none_or(|comm| library.abort(comm));
-        for InFlight { job, begun, done, .. } in self.in_flight.drain(..) {
-            let buffer = job.fail(error);
-            if !quiet {
-                // Memory that the device may still write to is never given to anybody else.
-                std::mem::forget((buffer, begun, done));
-            }
-        }
+    /// The oldest job whose result is not there.
+    pub(super) fn first_unfinished(&self) -> Option<u64> {
+        let has_ended =
+            |one: &&InFlight| one.done.as_ref().is_some_and(|done| done.is_complete() == Ok(true));
+        let launched = self.in_flight.iter().find(|one| !has_ended(one)).map(|one| one.job.index);
+        launched.or_else(|| self.queue.front().map(|job| job.index))
+    }
+
+    /// Tells whoever waits that everything is given up, and returns what the device may still use.
+    pub(super) fn fail(&mut self, error: &CommError) -> (Option<L::Comm>, Vec<InUse>) {
+        let in_flight = self.in_flight.drain(..);
+        let in_use = in_flight
+            .map(|InFlight { job, begun, done, .. }| InUse {
+                _buffer: job.fail(error),
+                _begun: begun,
+                _done: done,
+            })
+            .collect();
         self.queue.drain(..).for_each(|job| drop(job.fail(error)));
+        (self.comm.take(), in_use)
     }
 
     pub(super) fn failure_of(&self, header: &Header, detail: String) -> CommError {
@@ -221,32 +263,11 @@ impl<L: Library> Lane<L> {
     }
 }
 
-/// Waits until the library's host side is through with its calls, which takes long only when
-/// connections are made on the way.
-pub(super) fn settle<L: Library>(
-    library: &L,
-    comm: &L::Comm,
-    companion: &HostEngine,
-    deadline: Instant,
-) -> Result<(), String> {
-    for turn in 0u32.. {
-        match library.progress(comm) {
-            Progress::Settled => break,
-            Progress::Failed(detail) => return Err(detail),
-            Progress::Busy => {}
-        }
-        if let Some(failure) = companion.failure() {
-            return Err(failure.to_string());
-        }
-        if Instant::now() >= deadline {
-            return Err("its host side did not come to an end before the deadline".into());
-        }
-        match turn {
-            ..100 => std::thread::yield_now(),
-            _ => std::thread::sleep(std::time::Duration::from_micros(200)),
-        }
-    }
-    Ok(())
+/// What a device may write to or come to after a failure.
+pub(super) struct InUse {
+    _buffer: DeviceBuffer,
+    _begun: Arc<dyn DeviceEvent>,
+    _done: Option<Arc<dyn DeviceEvent>>,
 }
 
 /// Numbers the operations of a group, as the engine on host memory does.

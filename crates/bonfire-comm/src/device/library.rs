@@ -49,12 +49,17 @@ pub(crate) trait Library: Send + 'static {
     /// Time of the device between two marks that it has come to.
     fn elapsed(&self, from: &dyn DeviceEvent, to: &dyn DeviceEvent) -> Option<Duration>;
 
-    /// Ends what is under way, without the other ranks. Tells whether it is certain that the device
-    /// uses no buffer any more.
-    fn abort(&self, comm: Self::Comm) -> bool;
+    /// Ends what is under way on all communicators of the device at once, since one may wait for
+    /// another there; without the other ranks. Tells whether it is certain that the device uses no
+    /// buffer any more.
+    fn abort(&self, comms: Vec<Self::Comm>) -> bool;
 
-    /// Gives connections back on which nothing is under way.
-    fn leave(&self, comm: Self::Comm);
+    /// Begins to give connections back on which nothing is under way. See
+    /// [`progress`](Self::progress); then it is to be [closed](Self::close).
+    fn leave(&self, comm: &Self::Comm) -> Result<(), String>;
+
+    /// Ends a communicator that has been left.
+    fn close(&self, comm: Self::Comm);
 }
 
 /// A rank's place in a group that is made.

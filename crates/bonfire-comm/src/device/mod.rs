@@ -29,5 +29,8 @@ mod lane;
 mod library;
 
 pub use engine::Fence;
+#[cfg(any(test, feature = "testing"))]
+#[allow(unused_imports, reason = "each library has its own way")]
+pub(crate) use engine::agree_on_id;
 pub(crate) use engine::open;
 pub(crate) use library::{Library, Memory, Progress, Seat};

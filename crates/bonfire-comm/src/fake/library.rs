@@ -1,5 +1,6 @@
 //! Moves bytes between fake devices, by way of engine `local`.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::device_buffer::DeviceEvent;
 use crate::flight::{Record, Recorder};
 use crate::group::deadline_after;
 use crate::host_engine::HostEngine;
-use crate::{Call, Engine, HostView, Operation, SubGroup};
+use crate::{Call, DType, Engine, HostView, Operation, SubGroup};
 
 pub(super) struct FakeLibrary {
     device: FakeDevice,
@@ -24,9 +25,12 @@ impl FakeLibrary {
 }
 
 pub(super) struct Comm {
-    stream: Stream,
+    stream: Arc<Stream>,
     host: Arc<HostEngine>,
     given_up: Arc<AtomicBool>,
+    /// Whether connections are made, which ends when all ranks have come to the operation.
+    connecting: Arc<AtomicBool>,
+    is_connected: Cell<bool>,
 }
 
 /// Longer than any test.
@@ -38,6 +42,24 @@ fn call(host: &HostEngine, operation: Operation, view: &HostView<'_>) -> Call {
     let site = std::panic::Location::caller();
     let record = Record::begin(&recorder, key, operation, view.dtype(), view.len(), site);
     Call { deadline: deadline_after(LONG), timeout: LONG, record }
+}
+
+/// Puts the first collective of a communicator on its stream when all ranks have come to it, as NCCL
+/// does, which makes its connections then.
+fn connect(comm: &Comm, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let (stream, host) = (comm.stream.clone(), comm.host.clone());
+    let connecting = comm.connecting.clone();
+    connecting.store(true, Ordering::SeqCst);
+    let meet = move || {
+        let view = HostView::Exclusive { bytes: &mut [], dtype: DType::U8 };
+        let call = call(&host, Operation::Barrier, &view);
+        // Who fails tells the device thread, too.
+        let _ = host.run(Operation::Barrier, view, call);
+        stream.push(work);
+        connecting.store(false, Ordering::SeqCst);
+    };
+    let thread = std::thread::Builder::new().name("fake connection".into()).spawn(meet);
+    thread.map(drop).map_err(|error| error.to_string())
 }
 
 impl Library for FakeLibrary {
@@ -62,11 +84,21 @@ impl Library for FakeLibrary {
             SubGroup { identity: &identity, members: &members, timeout: LONG, algorithm: None };
         let host = seat.companion.sub_engine(spec).map_err(|error| error.to_string())?;
         let given_up = Arc::new(AtomicBool::new(false));
-        Ok(Comm { stream: Stream::new("fake lane")?, host: Arc::new(host), given_up })
+        Ok(Comm {
+            stream: Arc::new(Stream::new("fake lane")?),
+            host: Arc::new(host),
+            given_up,
+            connecting: Arc::default(),
+            is_connected: Cell::new(false),
+        })
     }
 
-    fn progress(&self, _comm: &Comm) -> Progress {
-        self.device.breakdown().map_or(Progress::Settled, Progress::Failed)
+    fn progress(&self, comm: &Comm) -> Progress {
+        match self.device.breakdown() {
+            Some(error) => Progress::Failed(error),
+            None if comm.connecting.load(Ordering::SeqCst) => Progress::Busy,
+            None => Progress::Settled,
+        }
     }
 
     fn wait_for(&self, comm: &Comm, event: &dyn DeviceEvent) -> Result<(), String> {
@@ -79,8 +111,12 @@ impl Library for FakeLibrary {
         let (device, host, given_up) =
             (self.device.clone(), comm.host.clone(), comm.given_up.clone());
         let ticket = device.launch(operation);
-        comm.stream.push(move || {
+        let work = move || {
             device.wait_for_turn(ticket, &given_up);
+            // Nothing is launched behind an abort.
+            if given_up.load(Ordering::SeqCst) {
+                return device.end_turn(ticket);
+            }
             while device.hangs() && !given_up.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -96,7 +132,12 @@ impl Library for FakeLibrary {
                 let _ = host.run(operation, view, call);
             });
             device.end_turn(ticket);
-        });
+        };
+        let is_collective = !matches!(operation, Operation::Send { .. } | Operation::Recv { .. });
+        if is_collective && !comm.is_connected.replace(true) {
+            return connect(comm, work);
+        }
+        comm.stream.push(work);
         Ok(())
     }
 
@@ -109,13 +150,17 @@ impl Library for FakeLibrary {
         Some(at(to)?.saturating_duration_since(at(from)?))
     }
 
-    fn abort(&self, comm: Comm) -> bool {
-        comm.given_up.store(true, Ordering::SeqCst);
-        drop(comm.stream);
+    fn abort(&self, comms: Vec<Comm>) -> bool {
+        comms.iter().for_each(|comm| comm.given_up.store(true, Ordering::SeqCst));
+        drop(comms);
         true
     }
 
-    fn leave(&self, comm: Comm) {
+    fn leave(&self, _comm: &Comm) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn close(&self, comm: Comm) {
         drop(comm.stream);
     }
 }

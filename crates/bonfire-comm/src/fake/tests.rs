@@ -202,13 +202,41 @@ fn a_rank_that_leaves_ends_the_operations_of_the_others() {
 }
 
 #[test]
+fn results_that_were_there_before_a_failure_are_not_lost() {
+    let started = std::sync::Barrier::new(2);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        spawn(2, |group, device| {
+            let work = group.start(SUM, device.upload(ones(4)).into()).unwrap();
+            work.wait().unwrap();
+            let between = group.device_mark();
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                started.wait();
+                panic!("no more");
+            }
+            let work = group.start(SUM, device.upload(ones(4)).into()).unwrap();
+            started.wait();
+            work.wait().unwrap_err();
+            let all = group.device_mark();
+            assert_eq!((between, all), (1, 2));
+            assert!(!group.is_lost_before(between) && group.is_lost_before(all));
+        })
+    }));
+    let reason = result.unwrap_err();
+    assert_eq!(reason.downcast_ref::<&str>(), Some(&"no more"));
+}
+
+#[test]
 fn an_operation_that_hangs_on_the_device_is_aborted_at_the_deadline() {
     for (rank, error) in first_error(Duration::from_secs(1), |group, device| {
         if group.rank() == 0 {
             device.hang();
         }
+        let before = group.device_mark();
         let buffer = device.produce(ones(4), SHORT);
-        group.start(SUM, buffer.into()).unwrap().wait().unwrap_err()
+        let error = group.start(SUM, buffer.into()).unwrap().wait().unwrap_err();
+        assert!(!group.is_lost_before(before) && group.is_lost_before(group.device_mark()));
+        error
     })
     .into_iter()
     .enumerate()

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::Algorithm;
 use crate::conformance;
 use crate::testing::{Case, run_failure_cases};
 

@@ -1,5 +1,6 @@
 //! What the engine needs of a library, made of NCCL's functions and CUDA's streams and events.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ use crate::device::{Library, Memory, Progress, Seat};
 use crate::device_buffer::DeviceEvent;
 use crate::{DType, Operation, ReduceOp, Result};
 
-/// Time in which connections that are given back end.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Time in which a stream comes to rest after an abort.
+const QUIET: Duration = Duration::from_secs(5);
 
 pub(super) struct Nccl {
     functions: &'static Functions,
@@ -64,6 +65,8 @@ pub(super) struct Comm {
     stream: Arc<CudaStream>,
     rank: usize,
     size: usize,
+    /// Memory that an operation has used besides its buffer.
+    scratch: Cell<Option<driver::CUdeviceptr>>,
 }
 
 impl Comm {
@@ -109,7 +112,7 @@ impl Library for Nccl {
             )
         };
         self.check(status, handle)?;
-        Ok(Comm { handle, stream, rank, size })
+        Ok(Comm { handle, stream, rank, size, scratch: Cell::new(None) })
     }
 
     fn progress(&self, comm: &Comm) -> Progress {
@@ -181,6 +184,12 @@ impl Library for Nccl {
     }
 
     fn record(&self, comm: &Comm) -> Result<Arc<dyn DeviceEvent>, String> {
+        if let Some(scratch) = comm.scratch.take() {
+            // SAFETY: it is given back in the order of the stream, behind the operation, which the
+            // library has put there.
+            unsafe { result::free_async(scratch, comm.stream.cu_stream()) }
+                .map_err(|error| error.to_string())?;
+        }
         let event = Event::on(&self.context)?;
         // SAFETY: the stream is ours, and the device's context current here.
         unsafe { event.record(comm.raw_stream() as u64) }?;
@@ -194,28 +203,35 @@ impl Library for Nccl {
         Some(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
 
-    fn abort(&self, comm: Comm) -> bool {
-        // SAFETY: a live communicator, which nobody uses hereafter.
-        unsafe { (self.functions.comm_abort)(comm.handle) };
-        is_quiet(&comm.stream)
+    fn abort(&self, comms: Vec<Comm>) -> bool {
+        let functions = self.functions;
+        // Each by a thread of its own, so that none waits for kernels of another.
+        std::thread::scope(|scope| {
+            for comm in &comms {
+                let (handle, context) = (comm.handle as usize, &self.context);
+                scope.spawn(move || {
+                    // Without it NCCL chooses the device itself.
+                    let _ = context.bind_to_thread();
+                    // SAFETY: a live communicator, which nobody uses hereafter.
+                    unsafe { (functions.comm_abort)(handle as Handle) }
+                });
+            }
+        });
+        // All are asked, so that each has the time of the first.
+        comms.iter().map(|comm| is_quiet(&comm.stream)).fold(true, |all, one| all && one)
     }
 
-    fn leave(&self, comm: Comm) {
-        let deadline = Instant::now() + FAREWELL;
+    fn leave(&self, comm: &Comm) -> Result<(), String> {
         // SAFETY: a live communicator on which nothing is under way.
-        let mut status = unsafe { (self.functions.comm_finalize)(comm.handle) };
-        while status == IN_PROGRESS && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-            status = match self.poll(comm.handle) {
-                Progress::Settled => SUCCESS,
-                Progress::Busy => IN_PROGRESS,
-                Progress::Failed(_) => break,
-            };
-        }
-        // SAFETY: as above; nobody uses it hereafter.
+        let status = unsafe { (self.functions.comm_finalize)(comm.handle) };
+        self.check(status, comm.handle)
+    }
+
+    fn close(&self, comm: Comm) {
+        // SAFETY: a live communicator, which nobody uses hereafter.
         unsafe {
-            match status {
-                SUCCESS => (self.functions.comm_destroy)(comm.handle),
+            match self.poll(comm.handle) {
+                Progress::Settled => (self.functions.comm_destroy)(comm.handle),
                 _ => (self.functions.comm_abort)(comm.handle),
             }
         };
@@ -223,7 +239,7 @@ impl Library for Nccl {
 }
 
 impl Nccl {
-    /// NCCL has no such operation in place: what comes goes through memory of the stream's own.
+    /// NCCL has no such operation in place: what is sent is copied first.
     fn all_to_all(&self, comm: &Comm, memory: Memory) -> Result<(), String> {
         let Memory { pointer, dtype, len } = memory;
         let (rank, size, kind) = (comm.rank, comm.size, code(dtype));
@@ -233,61 +249,40 @@ impl Nccl {
             return Ok(());
         }
         let stream = comm.stream.cu_stream();
-        // SAFETY: the scratch is allocated, used and given back in the order of one stream, and the
-        // memory is alive until the mark behind the operation.
-        unsafe {
+        // SAFETY: allocated, filled and used in the order of one stream; given back behind the
+        // operation, by `record`.
+        let scratch = unsafe {
             let scratch = result::malloc_async(stream, size * bytes).map_err(|e| e.to_string())?;
-            let messages = || {
-                let others = (0..size).filter(|peer| *peer != rank);
-                others
-                    .flat_map(|peer| {
-                        let (offset, raw) = ((peer * bytes) as u64, comm.raw_stream());
-                        let (from, into) = (pointer + offset, scratch + offset);
-                        let (from, into) = (from as *mut c_void, into as *mut c_void);
-                        let peer = peer as c_int;
+            comm.scratch.set(Some(scratch));
+            result::memcpy_dtod_async(scratch, pointer, size * bytes, stream)
+                .map_err(|error| error.to_string())?;
+            scratch
+        };
+        let messages = || {
+            let others = (0..size).filter(|peer| *peer != rank);
+            others
+                .flat_map(|peer| {
+                    let (offset, raw) = ((peer * bytes) as u64, comm.raw_stream());
+                    let (from, into) = (scratch + offset, pointer + offset);
+                    let (from, into) = (from as *mut c_void, into as *mut c_void);
+                    let peer = peer as c_int;
+                    // SAFETY: the memory is alive until the mark behind the operation.
+                    unsafe {
                         [
                             (self.functions.send)(from, part, kind, peer, comm.handle, raw),
                             (self.functions.recv)(into, part, kind, peer, comm.handle, raw),
                         ]
-                    })
-                    .collect()
-            };
-            let result = self.grouped(comm, messages).and_then(|()| self.settle(comm));
-            let copy = |range: std::ops::Range<usize>| {
-                let offset = (range.start * bytes) as u64;
-                let bytes = range.len() * bytes;
-                match bytes {
-                    0 => Ok(()),
-                    _ => {
-                        result::memcpy_dtod_async(pointer + offset, scratch + offset, bytes, stream)
                     }
-                }
-            };
-            let copied = copy(0..rank).and_then(|()| copy(rank + 1..size));
-            let freed = result::free_async(scratch, stream);
-            result.and(copied.and(freed).map_err(|error| error.to_string()))
-        }
-    }
-
-    /// Waits until messages are on the stream, so that a copy comes behind them.
-    fn settle(&self, comm: &Comm) -> Result<(), String> {
-        let deadline = Instant::now() + FAREWELL;
-        loop {
-            match self.poll(comm.handle) {
-                Progress::Settled => return Ok(()),
-                Progress::Failed(detail) => return Err(detail),
-                Progress::Busy if Instant::now() > deadline => {
-                    return Err("messages did not get under way".into());
-                }
-                Progress::Busy => std::thread::sleep(Duration::from_micros(20)),
-            }
-        }
+                })
+                .collect()
+        };
+        self.grouped(comm, messages)
     }
 }
 
 /// Waits a while for the end of what is on a stream, and tells whether it came.
 fn is_quiet(stream: &CudaStream) -> bool {
-    let deadline = Instant::now() + FAREWELL;
+    let deadline = Instant::now() + QUIET;
     loop {
         // SAFETY: the stream is ours.
         let status = unsafe { driver::cuStreamQuery(stream.cu_stream()) };

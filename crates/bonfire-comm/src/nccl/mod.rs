@@ -38,23 +38,18 @@ pub fn version() -> Result<(u32, u32, u32)> {
     Ok((number / 10_000, number % 10_000 / 100, number % 100))
 }
 
-/// Gives all ranks of a group the id that rank 0's NCCL makes, for which no GPU is needed.
+/// Meets the other ranks as [`init_process_group`](crate::init_process_group) does, and returns the id
+/// that rank 0's NCCL makes for the world: the engine's own way to its first communicator, as far as
+/// it needs no GPU.
 ///
 /// # Collective
 /// Called by all ranks.
 ///
 /// # Errors
-/// The failures of any collective.
+/// The failures of the rendezvous and of any collective.
 #[cfg(any(test, feature = "testing"))]
-pub fn exchange_id(group: &ProcessGroup) -> Result<Vec<u8>> {
+pub fn exchange_id(env: &crate::RankEnv, options: &crate::InitOptions) -> Result<Vec<u8>> {
     use crate::device::Library;
-    let made = if group.rank() == 0 { Nccl::unique_id() } else { Ok(Vec::new()) };
-    let made = made.map_err(|detail| crate::CommError::Library {
-        group: group.name().to_owned(),
-        rank: 0,
-        library: Nccl::NAME,
-        operation: "ncclGetUniqueId".into(),
-        detail,
-    })?;
-    group.broadcast_bytes(made, 0)
+    let world = crate::init::host_world(env, options, crate::EngineKind::Nccl)?;
+    device::agree_on_id(Nccl::unique_id, &world, "world", options.timeout)
 }

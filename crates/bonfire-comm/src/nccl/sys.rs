@@ -178,10 +178,13 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_told_with_the_places_and_the_remedy() {
-        let text = error(&Places::default());
+        let packages = tempfile::tempdir().unwrap();
+        let site_packages = vec![packages.path().to_path_buf()];
+        let text = error(&Places { site_packages, ..Places::default() });
+        let place = packages.path().join("nvidia");
         let start =
-            "engine \"nccl\" cannot be used: no libnccl.so.2 in LD_LIBRARY_PATH and ldconfig";
-        assert!(text.starts_with(start), "{text}");
+            format!("engine \"nccl\" cannot be used: no libnccl.so.2 in {}; ", place.display());
+        assert!(text.starts_with(&start), "{text}");
         assert!(text.contains("pip install nvidia-nccl-cu13"), "{text}");
     }
 

@@ -21,6 +21,10 @@ use bonfire_tensor::lend;
 use bonfire_tensor::parameters;
 use burn::module::Module;
 use burn::tensor::{Bool, DType, Tensor};
+use std::time::Duration;
+
+/// Time beyond a group's own in which it finds out what a collective waits for.
+const EXPLAINED: Duration = Duration::from_secs(10);
 
 /// What a device has decided about a window's gradients.
 pub(super) struct Verdict {
@@ -36,6 +40,8 @@ pub(super) struct Figures {
     /// Norm, whether the step was taken, the new scale.
     values: Later,
     scales: bool,
+    /// What they come from: see [`device_mark`](bonfire_comm::ProcessGroup::device_mark).
+    mark: u64,
 }
 
 impl Verdict {
@@ -61,7 +67,9 @@ impl<M: Module> DataParallel<M> {
         // What a hook holds back has the scale of the window before: it has to hear of a new one in
         // time.
         let holds_back = self.reducer.hook().is_some_and(|hook| hook.half().is_none());
-        self.apart && !strict && !alone && (!scales || can_undo && !holds_back)
+        // Whether a window exchanges gradients depends on how many steps were taken before it.
+        let drifts = self.config.local_sgd.is_some();
+        self.apart && !strict && !alone && !drifts && (!scales || can_undo && !holds_back)
     }
 
     /// Finds norm and overflow, and what becomes of the gradients.
@@ -104,7 +112,8 @@ impl<M: Module> DataParallel<M> {
         let taken = finite.clone().float();
         let scale = scale.unwrap_or_else(|| one(1.0));
         let figures = Tensor::cat(vec![norm, taken.cast(DType::F32), scale], 0);
-        let figures = Figures { values: Later::of(figures)?, scales };
+        let mark = self.control.device_mark();
+        let figures = Figures { values: Later::of(figures)?, scales, mark };
         Ok(Verdict { factor, only_if: scales.then_some(finite), figures })
     }
 
@@ -167,8 +176,17 @@ impl<M: Module> DataParallel<M> {
         scaler: Option<&mut GradScaler>,
     ) -> Result<StepReport, ParallelError> {
         let StepInProgress { mut report, figures } = step;
-        let Some(Figures { values, scales }) = figures else { return Ok(report) };
-        let values = values.read()?;
+        let Some(Figures { values, scales, mark }) = figures else { return Ok(report) };
+        // A collective that does not come to its end is explained by the group, a little later.
+        let patience = self.control.timeout() + EXPLAINED;
+        let values = values.read(patience);
+        // What a device has made of a collective that was given up is worth nothing.
+        if self.control.is_lost_before(mark)
+            && let Some(failure) = self.control.failure()
+        {
+            return Err(failure.into());
+        }
+        let values = values?;
         let [norm, taken, scale] = values.first_chunk().copied().unwrap_or([f32::NAN; 3]);
         report.skipped = scales && taken == 0.0;
         report.grad_norm = (!report.skipped).then_some(f64::from(norm));

@@ -26,11 +26,11 @@ pub(super) fn statistics_over<const D: usize>(
     input: Tensor<D>,
     group: &ProcessGroup,
 ) -> Result<BatchStatistics, TensorError> {
-    let (channels, count) = by_channel(input);
+    let (channels, own_count) = by_channel(input);
     let ([num_channels, _], ranks) = (channels.dims(), group.world_size());
     let row = 1 + 2 * num_channels;
     let zeros = |len: usize| Tensor::<1>::zeros([len], (&channels.device(), channels.dtype()));
-    let own = match count {
+    let own = match own_count {
         0 => zeros(row),
         count => {
             let mean = channels.clone().mean_dim(1);
@@ -47,6 +47,11 @@ pub(super) fn statistics_over<const D: usize>(
     let means = table.clone().slice([0..ranks, 1..1 + num_channels]);
     let squares = table.slice([0..ranks, 1 + num_channels..row]);
     let count = counts.clone().sum_dim(0);
+    if own_count <= 1 {
+        // Only then may it be the only one; a rank that has more need not ask.
+        let total: f64 = count.clone().into_scalar::<f64>();
+        enough(total as usize)?;
+    }
     let mean = (means.clone() * counts.clone()).sum_dim(0) / count.clone();
     let between = ((means - mean.clone()).square() * counts).sum_dim(0);
     let variance = (squares.sum_dim(0) + between) / count.clone();

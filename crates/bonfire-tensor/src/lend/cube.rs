@@ -55,12 +55,13 @@ pub(super) fn lend(flat: &Tensor<1>) -> Result<DeviceBuffer, TensorError> {
     }
     let (buffer, placer) = DeviceBuffer::awaited(wire_type(tensor.dtype, "a tensor")?, len);
     let ready = Event::new(ordinal(&tensor))?;
-    on_device_thread(&tensor, move |resource, stream| {
-        // SAFETY: the stream is that of the device's thread, on which this runs, with its context.
-        placer.place(unsafe { ready.record(stream) }.map(|()| {
+    on_device_thread(&tensor, move |found| {
+        placer.place(found.and_then(|(resource, stream)| {
+            // SAFETY: the stream is that of the device's thread, on which this runs, with its context.
+            unsafe { ready.record(stream) }?;
             let ready: Arc<dyn DeviceEvent> = Arc::new(ready);
             let pointer = resource.resource().ptr;
-            Placement { pointer, ready: Some(ready), keep_alive: Some(Box::new(resource)) }
+            Ok(Placement { pointer, ready: Some(ready), keep_alive: Some(Box::new(resource)) })
         }));
     });
     Ok(buffer)
@@ -69,9 +70,10 @@ pub(super) fn lend(flat: &Tensor<1>) -> Result<DeviceBuffer, TensorError> {
 /// Makes work on a tensor that is submitted from now on wait for a collective.
 pub(super) fn order_behind(flat: &Tensor<1>, fence: Fence) -> Result<(), TensorError> {
     let tensor = resolve(flat)?;
-    on_device_thread(&tensor, move |resource, stream| {
-        // The device's thread waits until the collective is on its stream, not until it has ended.
-        let waits = fence.launched().map_err(|error| error.to_string()).and_then(|done| {
+    on_device_thread(&tensor, move |found| {
+        let waits = found.and_then(|(_resource, stream)| {
+            // The device's thread waits until the collective is on its stream, not for its end.
+            let done = fence.launched().map_err(|error| error.to_string())?;
             // SAFETY: as above; the event has been recorded.
             unsafe { Event::make_wait(stream, done.as_ref()) }
         });
@@ -79,33 +81,26 @@ pub(super) fn order_behind(flat: &Tensor<1>, fence: Fence) -> Result<(), TensorE
             // The session has failed: its next call says so.
             tracing::error!(error, "a tensor is used without the collective on it");
         }
-        drop(resource);
     });
     Ok(())
 }
 
 /// Runs a task on the thread that launches kernels, behind all that were submitted, with the tensor's
-/// memory and the raw stream of its kernels.
+/// memory and the raw stream of its kernels; or with the reason why there is no such memory: the
+/// kernels before have failed, or the device has no room for it.
 pub(crate) fn on_device_thread(
     tensor: &CubeTensor,
-    task: impl FnOnce(Resource, u64) + Send + 'static,
+    task: impl FnOnce(Result<(Resource, u64), String>) + Send + 'static,
 ) {
     let device = DeviceHandle::<Server>::new(tensor.client.service_id().device);
     let stream = StreamId::current();
     let binding = tensor.handle.clone().binding();
     device.submit(move |server: &mut Server| {
-        // Fails when the kernels that fill the memory have failed; a task that is dropped says so.
-        let resource = match server.get_resource(binding, stream) {
-            Ok(resource) => resource,
-            Err(error) => {
-                tracing::error!(%error, "a tensor has no memory");
-                return;
-            }
-        };
-        if let Some(found) = server.write_streams().try_stream_mut(&stream) {
-            let raw = found.sys as u64;
-            task(resource, raw);
-        }
+        let resource = server.get_resource(binding, stream).map_err(|error| error.to_string());
+        task(resource.and_then(|resource| {
+            let found = server.write_streams().try_stream_mut(&stream).map(|it| it.sys as u64);
+            Ok((resource, found.ok_or("its stream is gone")?))
+        }));
     });
     device.flush_queue();
 }
