@@ -4,7 +4,6 @@ use crate::CliError;
 use bonfire_comm::CommError;
 use bonfire_trainer::config::{DeviceKind, Plan, PrecisionMode};
 use burn::tensor::{Device, FloatDType};
-use std::fmt;
 
 /// A device that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +40,14 @@ impl TrainDevice {
         }
     }
 
+    /// What it is, with the backend and the precision in brackets.
+    pub(crate) fn describe(self, precision: PrecisionMode) -> String {
+        match self {
+            Self::Cpu => format!("cpu (flex, {precision})"),
+            Self::Cuda(ordinal) => format!("cuda:{ordinal} (NVRTC, {precision})"),
+        }
+    }
+
     /// The device of Burn, where new tensors have the type of `precision`. Called once a process,
     /// before the first tensor.
     pub(crate) fn configured(self, precision: PrecisionMode) -> Result<Device, CliError> {
@@ -55,15 +62,6 @@ impl TrainDevice {
             })?;
         }
         Ok(device)
-    }
-}
-
-impl fmt::Display for TrainDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu (flex"),
-            Self::Cuda(_) => f.write_str("cuda (NVRTC"),
-        }
     }
 }
 

@@ -25,10 +25,10 @@ impl Header {
             _ => format!("{count} {one}s"),
         };
         Self(format!(
-            "{}: engine {}, device {device}, {}), world size {} on {}, {} per rank{}",
+            "{}: engine {}, device {}, world size {} on {}, {} per rank{}",
             plan.name,
             group.engine_name(),
-            plan.precision.mode,
+            device.describe(plan.precision.mode),
             group.world_size(),
             plural(group.num_machines(), "machine"),
             plural(threads, "thread"),

@@ -15,8 +15,9 @@ pub enum Grain {
     /// One directly behind the other, and large ones in buckets of their own.
     #[default]
     Host,
-    /// At multiples of 256 elements, with zeros between them, so that a part of a bucket is a view and
-    /// no copy: Burn's GPU memory is cut at multiples of 512 bytes.
+    /// At multiples of 256 elements, with zeros between them: Burn's views of GPU memory begin and end
+    /// at multiples of 512 bytes, and anything else is a copy. So parameters of such sizes are views of
+    /// their buckets, and small ones copies.
     Device,
 }
 

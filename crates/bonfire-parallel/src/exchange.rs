@@ -78,7 +78,10 @@ impl Pending {
             (Self::LentPart(lent), Some(sharding)) => {
                 let flat = lent.finish()?;
                 let own = sharding.range(flat.dims()[0]);
-                Ok(Arrived::FlatPart(flat.slice(own)))
+                // In memory of its own: a view would keep the whole bucket.
+                let options = (&flat.device(), flat.dtype());
+                let part = Tensor::<1>::zeros([own.len()], options);
+                Ok(Arrived::FlatPart(part.slice_assign(0..own.len(), flat.slice(own))))
             }
             (Self::Lent(lent) | Self::LentPart(lent), _) => Ok(Arrived::Flat(lent.finish()?)),
             (Self::LentHalf(lent, dtype), _) => Ok(Arrived::Flat(lent.finish()?.cast(dtype))),

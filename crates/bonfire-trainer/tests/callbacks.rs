@@ -4,8 +4,10 @@
 
 mod support;
 
+use bonfire_amp::Clip;
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_tensor::TensorError;
+use bonfire_tensor::lend::pretend::Memory;
 use bonfire_tensor::state::{Scalar, State, Stateful};
 use bonfire_trainer::{
     Callback, EpochEnd, FitReport, FitStart, Metrics, Report, StepEnd, StopFlag, TrainError,
@@ -124,6 +126,29 @@ fn calls_come_in_order_on_every_rank() {
         first.calls()
     }) {
         assert_eq!(calls, expected);
+    }
+}
+
+#[test]
+fn the_last_step_is_told_before_the_end_also_where_a_device_decides_it() {
+    let told = Memory::ALL.map(|memory| {
+        memory.spawn(2, |group| {
+            let recorder = Recorder::default();
+            // Off the grid of the figures, and in the midst of an epoch.
+            let config = TrainerConfig::new(SGD)
+                .with_max_steps(3)
+                .with_log_every_n_steps(100)
+                .with_clip(Clip::norm(0.1));
+            fit(&group, config, Recorder::default(), &recorder, StopFlag::new()).unwrap();
+            let mut calls = recorder.calls();
+            // A device is asked to begin a step before what became of the last one is known.
+            calls.retain(|call| !call.starts_with("step ") || call.starts_with("step ended"));
+            calls
+        })
+    });
+    assert!(told[0][0].iter().any(|call| call.starts_with("step ended 3")), "{:?}", told[0][0]);
+    for (memory, told_there) in Memory::ALL.iter().zip(&told) {
+        assert_eq!(told_there, &told[0], "{memory:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The order of operations over several groups, the same on all ranks.
 //!
 //! Kernels of two groups on one device wait for each other when two ranks launch them in different
-//! order, so one rank, the leader, decides: it launches in the order in which its program asks, and
+//! order, so one rank, the leader, decides: it launches what is ready, and
 //! tells the others each operation by its header. A rank that has a single group has no choice to
 //! make, and launches at once; it compares the header when it comes. With several groups it waits
 //! to be told which is next.

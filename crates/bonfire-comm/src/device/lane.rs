@@ -230,12 +230,10 @@ impl<L: Library> Lane<L> {
         self.queue.is_empty() && self.in_flight.is_empty()
     }
 
-    /// The oldest job whose result is not there.
+    /// The oldest job whose end was not seen. That it has ended says little once something has failed:
+    /// a library may let its kernels go.
     pub(super) fn first_unfinished(&self) -> Option<u64> {
-        let has_ended =
-            |one: &&InFlight| one.done.as_ref().is_some_and(|done| done.is_complete() == Ok(true));
-        let launched = self.in_flight.iter().find(|one| !has_ended(one)).map(|one| one.job.index);
-        launched.or_else(|| self.queue.front().map(|job| job.index))
+        self.oldest().map(|(job, ..)| job.index)
     }
 
     /// Tells whoever waits that everything is given up, and returns what the device may still use.

@@ -152,6 +152,10 @@ impl Library for FakeLibrary {
 
     fn abort(&self, comms: Vec<Comm>) -> bool {
         comms.iter().for_each(|comm| comm.given_up.store(true, Ordering::SeqCst));
+        // A connection that is being made hears of the failure, too. Then streams come to their ends.
+        while comms.iter().any(|comm| Arc::strong_count(&comm.stream) > 1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         drop(comms);
         true
     }

@@ -11,7 +11,9 @@ pub mod pretend;
 
 use crate::TensorError;
 use crate::host::{flat_from_host, is_on_host, to_host, wire_type};
-use bonfire_comm::{Buffer, MemoryKind, Operation, ProcessGroup, Work};
+#[cfg(any(feature = "cuda", feature = "testing"))]
+use bonfire_comm::MemoryKind;
+use bonfire_comm::{Buffer, Operation, ProcessGroup, Work};
 use burn::tensor::{Device, Tensor};
 #[cfg(feature = "cuda")]
 pub(crate) use cube::is_cuda;
@@ -65,7 +67,6 @@ pub fn start(
             return Ok(Lent(Way::Cube { flat, work }));
         }
     }
-    let _ = MemoryKind::Device;
     let device = flat.device();
     let work = group.start(operation, Buffer::Host(to_host(flat)?))?;
     Ok(Lent(Way::Staged { work, device }))
