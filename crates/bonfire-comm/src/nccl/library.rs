@@ -217,8 +217,9 @@ impl Library for Nccl {
                 });
             }
         });
-        // All are asked, so that each has the time of the first.
-        comms.iter().map(|comm| is_quiet(&comm.stream)).fold(true, |all, one| all && one)
+        // One deadline for all: what hangs once it has passed hangs for good.
+        let deadline = Instant::now() + QUIET;
+        comms.iter().all(|comm| is_quiet(&comm.stream, deadline))
     }
 
     fn leave(&self, comm: &Comm) -> Result<(), String> {
@@ -280,9 +281,8 @@ impl Nccl {
     }
 }
 
-/// Waits a while for the end of what is on a stream, and tells whether it came.
-fn is_quiet(stream: &CudaStream) -> bool {
-    let deadline = Instant::now() + QUIET;
+/// Waits for the end of what is on a stream, and tells whether it came.
+fn is_quiet(stream: &CudaStream, deadline: Instant) -> bool {
     loop {
         // SAFETY: the stream is ours.
         let status = unsafe { driver::cuStreamQuery(stream.cu_stream()) };
