@@ -108,7 +108,7 @@ fn train(way: &Way, group: &ProcessGroup, device: &Device) -> Result<Course> {
         false => Box::new(SgdConfig::new().with_momentum(0.9).with_weight_decay(1e-4).init()?),
     };
     // So small that rounding is not blown up in a few steps.
-    let rate = if way.adamw { 3e-4 } else { 2e-3 };
+    let rate = 1e-4;
     let scales = mixed.as_ref().is_some_and(MixedPrecision::needs_scaler);
     let mut scaler =
         scales.then(|| GradScalerConfig::new().with_init_scale(256.0).init()).transpose()?;
@@ -193,8 +193,11 @@ fn compare(group: &ProcessGroup, device: &Device) -> Result<Value> {
             got.losses.iter().zip(&expected.losses).map(difference).collect();
         let largest = differences.iter().copied().reduce(f64::max).unwrap_or(f64::NAN);
         let largest = if differences.iter().any(|d| d.is_nan()) { f64::NAN } else { largest };
-        // A loss that is no number is wrong, too.
-        let near = largest.is_finite() && largest <= way.tolerance;
+        // The norm of the first gradients, which no step has blurred.
+        let norm = got.norms.iter().zip(&expected.norms).map(difference).next();
+        // What is no number is wrong, too.
+        let is_near = |value: f64| value.is_finite() && value <= way.tolerance;
+        let near = is_near(largest) && norm.is_some_and(is_near);
         if !near || got.skipped != expected.skipped {
             wrong.push(format!("{}: {largest:.3e}, skipped {:?}", way.name, got.skipped));
         }
@@ -202,6 +205,7 @@ fn compare(group: &ProcessGroup, device: &Device) -> Result<Value> {
             "way": way.name,
             "first_difference": differences.first(),
             "largest_difference": largest,
+            "difference_of_the_first_norm": norm,
             "tolerance": way.tolerance,
             "losses": got.losses,
             "losses_on_the_cpu": expected.losses,

@@ -159,10 +159,20 @@ pub enum ParallelError {
     },
     /// Happens when tensors cannot be moved or restored.
     #[error(transparent)]
-    Tensor(#[from] TensorError),
+    Tensor(TensorError),
     /// Happens when a collective fails.
     #[error(transparent)]
     Comm(#[from] CommError),
+}
+
+impl From<TensorError> for ParallelError {
+    /// What a group says is told as such, also where the collective was on a tensor.
+    fn from(error: TensorError) -> Self {
+        match error {
+            TensorError::Comm(error) => Self::Comm(error),
+            error => Self::Tensor(error),
+        }
+    }
 }
 
 impl From<StateError> for ParallelError {

@@ -256,12 +256,12 @@ impl From<AmpError> for TrainError {
 impl TrainError {
     /// Whether another rank failed first, and says so itself.
     pub fn is_of_another_rank(&self) -> bool {
-        matches!(
-            self,
-            Self::OtherRank { .. }
-                | Self::Comm(CommError::Poisoned { .. })
-                | Self::Parallel(ParallelError::Comm(CommError::Poisoned { .. }))
-        )
+        let cause = match self {
+            Self::OtherRank { .. } => return true,
+            Self::Comm(cause) | Self::Parallel(ParallelError::Comm(cause)) => cause,
+            _ => return false,
+        };
+        matches!(cause, CommError::Poisoned { .. })
     }
 
     pub(crate) fn io(

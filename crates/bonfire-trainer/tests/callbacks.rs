@@ -190,8 +190,8 @@ impl Callback for Failing {
 
 #[test]
 fn an_error_on_one_rank_ends_the_run_on_all_with_its_reason() {
-    for at in [1, 2, 3] {
-        let results = local::spawn(3, |group| {
+    for (at, memory) in (1..4).flat_map(|at| Memory::ALL.map(|memory| (at, memory))) {
+        let results = memory.spawn(3, |group| {
             let recorder = Recorder::default();
             let failing = Failing { at: (group.rank() == 1).then_some(at) };
             let config = TrainerConfig::new(SGD).with_max_epochs(50);

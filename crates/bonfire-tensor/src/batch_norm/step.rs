@@ -166,7 +166,7 @@ impl<B: BonfireOps + IntoDispatch + Kernels> Backward<B, 3> for NormalizeStep {
         let count = match normalization.count {
             Count::Known(count) => count,
             Count::Apart(count) => {
-                let share = B::primitive_of(count.recip().cast(wide));
+                let share = B::primitive_of(count.recip().cast(sums.dtype()));
                 sums = share.map_or(sums.clone(), |share| B::float_mul(sums, share));
                 1
             }

@@ -129,6 +129,9 @@ impl ModuleMapper for BufferSetter {
         let mut new = value.reshape(old.dims());
         if old.device().is_autodiff() {
             new = new.autodiff();
+            if let Some(strategy) = old.gradient_checkpointing_strategy() {
+                new = new.with_gradient_checkpointing_strategy(strategy);
+            }
         }
         Param::from_mapped_value(id, new.set_require_grad(old.is_require_grad()), mapper)
     }
