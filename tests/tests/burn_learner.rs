@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use bonfire_comm::{InitOptions, ProcessGroup};
+use bonfire_tensor::lend::pretend;
 use bonfire_tensor::parameters;
 use bonfire_tests::training::numbers;
 use bonfire_tests::{
@@ -136,8 +137,11 @@ fn a_device_with_gradient_checkpointing_trains_to_the_same_bits() {
     if as_rank(work) {
         return;
     }
-    for [kept, computed_again] in results::<[Trained; 2]>(&run(2, test, &[])) {
-        assert_eq!(kept.fingerprint, computed_again.fingerprint);
+    // As on the CPU, so on a device.
+    for env in [&[][..], &[(pretend::VARIABLE, "1")]] {
+        for [kept, computed_again] in results::<[Trained; 2]>(&run(2, test, env)) {
+            assert_eq!(kept.fingerprint, computed_again.fingerprint, "{env:?}");
+        }
     }
 }
 

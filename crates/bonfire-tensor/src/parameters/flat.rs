@@ -69,7 +69,7 @@ impl ModuleVisitor for TrainableVisitor {
 /// The floating-point buffers of a module (its running statistics) as flat tensors without autodiff, in
 /// visiting order; on their device, and not waited for.
 ///
-/// `specs` are those of the module. Statistics are brought up to date first, as [`read`] does.
+/// `specs` are those of the module. Statistics are brought up to date first, as [`read`](super::read) does.
 pub fn float_buffers<M: Module>(model: &M, specs: &[ParameterSpec]) -> Vec<Tensor<1>> {
     drop(model.valid());
     let mut visitor = BufferVisitor { wanted: buffer_ids(specs), found: Vec::new() };
