@@ -413,7 +413,7 @@ impl<L: Library> Driver<L> {
         }
         self.lanes
             .values()
-            .filter_map(Lane::first_unfinished)
+            .filter_map(|lane| lane.first_unfinished(&self.library))
             .for_each(|it| self.shared.give_up(it));
         *lock(&self.shared.failure) = Some(error.clone());
         // Who waits is told first: an abort may take a while.

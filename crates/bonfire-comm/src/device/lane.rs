@@ -230,10 +230,17 @@ impl<L: Library> Lane<L> {
         self.queue.is_empty() && self.in_flight.is_empty()
     }
 
-    /// The oldest job whose end was not seen. That it has ended says little once something has failed:
-    /// a library may let its kernels go.
-    pub(super) fn first_unfinished(&self) -> Option<u64> {
-        self.oldest().map(|(job, ..)| job.index)
+    /// The oldest job that has not come to its end. Once the library itself has failed, that it has
+    /// ended says nothing: its kernels may have been let go.
+    pub(super) fn first_unfinished(&self, library: &L) -> Option<u64> {
+        let progress = self.comm.as_ref().map(|comm| library.progress(comm));
+        let is_sound = !matches!(progress, Some(Progress::Failed(_)));
+        let has_ended = |one: &InFlight| {
+            let done = one.done.as_ref();
+            is_sound && done.is_some_and(|done| done.is_complete() == Ok(true))
+        };
+        let launched = self.in_flight.iter().find(|one| !has_ended(one)).map(|one| one.job.index);
+        launched.or_else(|| self.queue.front().map(|job| job.index))
     }
 
     /// Tells whoever waits that everything is given up, and returns what the device may still use.

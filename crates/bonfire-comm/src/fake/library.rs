@@ -128,8 +128,12 @@ impl Library for FakeLibrary {
                     _ => HostView::Exclusive { bytes: buffer.as_bytes_mut(), dtype },
                 };
                 let call = call(&host, operation, &view);
-                // The session's failure, which the device thread sees, too.
-                let _ = host.run(operation, view, call);
+                // The session's failure, which the device thread sees, too: it ends the kernel, which
+                // does not end by itself.
+                let failed = host.run(operation, view, call).is_err();
+                while failed && !given_up.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             });
             device.end_turn(ticket);
         };
