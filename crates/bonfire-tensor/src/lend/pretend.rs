@@ -58,7 +58,11 @@ impl Lent {
 
     pub(super) fn finish(self) -> Result<Tensor<1>, TensorError> {
         let read = self.fake.consume(self.pointer, self.work.fence()?);
-        let values = received(&read)?;
+        let values = match received(&read) {
+            Ok(values) => values,
+            // The memory of an operation that was given up is gone.
+            Err(error) => return Err(self.work.wait().err().map_or(error, TensorError::Comm)),
+        };
         Ok(flat_from_host(values, &self.device))
     }
 }
