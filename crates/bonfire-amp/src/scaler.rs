@@ -1,6 +1,6 @@
 use crate::AmpError;
 use bonfire_tensor::TensorError;
-use bonfire_tensor::batch_norm::with_autodiff_of;
+use bonfire_tensor::autodiff::with_autodiff_of;
 use bonfire_tensor::state::{Scalar, State, StateError, Stateful};
 use burn::tensor::{Bool, DType, Device, Tensor};
 

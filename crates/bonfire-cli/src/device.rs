@@ -14,10 +14,6 @@ pub(crate) enum TrainDevice {
 }
 
 impl TrainDevice {
-    pub(crate) fn cpu() -> Self {
-        Self::Cpu
-    }
-
     /// Finds the device that a recipe asks for, for the rank of this number on its machine.
     ///
     /// # Errors

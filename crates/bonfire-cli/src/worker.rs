@@ -133,7 +133,7 @@ pub(crate) fn survey_model<C: ModelConfig>(
     images: &Images,
 ) -> Result<Survey, CliError> {
     // What would be trained, wherever that is: nothing is computed.
-    let device = TrainDevice::cpu().configured(plan.precision.mode)?;
+    let device = TrainDevice::Cpu.configured(plan.precision.mode)?;
     let data = Data::open(plan, images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let model = begin_with(model_config, model, plan)?;

@@ -4,36 +4,35 @@
 //! operations wait for it in a worker thread, blocking calls in the caller's own thread on the
 //! caller's own slice, which saves a thread hop and a copy.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+mod lane;
 
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{SendTimeoutError, Sender, bounded};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::collectives::{Collective, Halt, Turns};
+use crate::collectives::Turns;
 use crate::failure::{Failure, FailureKind};
 use crate::flow::Scratch;
-use crate::header::Header;
-use crate::late::Late;
-use crate::links::{Connector, Links};
-use crate::membership::{Entered, LATCH_PERIOD, Membership};
+use crate::links::Connector;
+use crate::membership::{Entered, Membership};
 use crate::sync::lock;
 use crate::topology::Topology;
-use crate::tuning::{self, Tuning};
+use crate::tuning::Tuning;
 use crate::work::HostWork;
 use crate::{
-    Algorithm, Buffer, Call, Capabilities, CommError, DType, Engine, HostBuffer, HostView,
-    MemoryKind, Operation, ReduceOp, Result, SubGroup, Transfer, Work,
+    Algorithm, Buffer, Call, Capabilities, CommError, DType, Engine, HostView, MemoryKind,
+    Operation, Result, SubGroup, Transfer, Work,
 };
+
+use self::lane::{Core, Job, Lane};
 
 /// Operations that may be started and not finished; the next start blocks.
 const QUEUE: usize = 64;
-/// Earlier calls that are remembered, to tell where two ranks parted.
-const HISTORY: usize = 256;
 
 /// The engine of one rank in one group.
 pub(crate) struct HostEngine {
@@ -47,82 +46,6 @@ pub(crate) struct HostEngine {
 struct Entrance {
     next_ticket: u64,
     queue: Option<Sender<Job>>,
-}
-
-/// A started operation.
-struct Job {
-    ticket: u64,
-    operation: Operation,
-    buffer: HostBuffer,
-    call: Call,
-    done: Sender<Result<Buffer>>,
-}
-
-/// What the worker and the callers share.
-struct Lane {
-    /// First, so that the links close before a last goodbye, which may take a while.
-    core: Mutex<Core>,
-    identity: String,
-    group: u32,
-    rank: usize,
-    /// World rank of each rank of this group.
-    members: Vec<usize>,
-    topology: Topology,
-    algorithm: Algorithm,
-    connector: Arc<dyn Connector>,
-    membership: Arc<dyn Membership>,
-    turn: Mutex<u64>,
-    turned: Condvar,
-    entered: Entered,
-    bytes_sent: AtomicU64,
-}
-
-/// State of whoever has the turn.
-struct Core {
-    links: Links,
-    turns: Turns,
-    scratch: Scratch,
-    tuning: Tuning,
-    collectives: u64,
-    last_collective: Option<Header>,
-    history: VecDeque<Header>,
-    sent_to: Vec<u64>,
-    received_from: Vec<u64>,
-    /// That of the operation under way, for messages.
-    timeout: Duration,
-}
-
-impl Core {
-    fn remember(&mut self, header: Header) {
-        if self.history.len() == HISTORY {
-            self.history.pop_front();
-        }
-        self.history.push_back(header);
-    }
-
-    /// The call of this rank that the peer's header should have matched: an earlier one, if this
-    /// rank was through with it before the peer's header came.
-    fn counterpart<'a>(&'a self, remote: &Header, current: &'a Header) -> &'a Header {
-        let same_place = |own: &&Header| own.is_at(remote);
-        self.history.iter().rev().find(same_place).unwrap_or(current)
-    }
-}
-
-/// Passes the turn on, also when the operation panics.
-struct Turn<'a>(&'a Lane);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.membership.fail(Failure::new(
-                self.0.membership.rank(),
-                FailureKind::Died,
-                "it panicked inside a collective",
-            ));
-        }
-        *lock(&self.0.turn) += 1;
-        self.0.turned.notify_all();
-    }
 }
 
 /// What a new group is like.
@@ -344,251 +267,6 @@ impl Engine for HostEngine {
 
     fn failure(&self) -> Option<CommError> {
         self.lane.membership.failure()
-    }
-}
-
-impl Lane {
-    /// Returns the session's failure as an error of the call `what`.
-    fn check(&self, what: impl fmt::Display) -> Result<()> {
-        let failed = |error: CommError| Err(error.heard_in(self.membership.rank(), what));
-        self.membership.failure().map_or(Ok(()), failed)
-    }
-
-    /// Runs started operations until the engine is dropped.
-    fn work(&self, jobs: &Receiver<Job>) {
-        for Job { ticket, operation, mut buffer, call, done } in jobs {
-            let dtype = buffer.dtype();
-            let view = HostView::Exclusive { bytes: buffer.as_bytes_mut(), dtype };
-            let result = self.run_one_in_turn(ticket, operation, view, &call);
-            call.record.finished(result.as_ref().err());
-            // Nobody listens when the work was dropped.
-            let _ = done.send(result.map(|()| Buffer::Host(buffer)));
-        }
-    }
-
-    fn run_one_in_turn(
-        &self,
-        ticket: u64,
-        operation: Operation,
-        view: HostView<'_>,
-        call: &Call,
-    ) -> Result<()> {
-        self.run_in_turn(ticket, operation, call, |lane, core| {
-            lane.execute(core, operation, view, call)
-        })
-    }
-
-    fn run_in_turn(
-        &self,
-        ticket: u64,
-        what: impl fmt::Display,
-        call: &Call,
-        run: impl FnOnce(&Self, &mut Core) -> Result<()>,
-    ) -> Result<()> {
-        self.wait_for_turn(ticket, &what, call)?;
-        let _turn = Turn(self);
-        self.check(what)?;
-        if self.members.len() == 1 {
-            return Ok(());
-        }
-        run(self, &mut lock(&self.core))
-    }
-
-    /// Waits until all earlier operations are done. A ticket that is given up here blocks those
-    /// behind it, but then the session has failed and they see that.
-    fn wait_for_turn(&self, ticket: u64, what: impl fmt::Display, call: &Call) -> Result<()> {
-        let mut turn = lock(&self.turn);
-        while *turn != ticket {
-            self.check(&what)?;
-            let left = call.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                drop(turn);
-                let missing = "an operation before it did not end".to_owned();
-                return Err(self.publish(self.timeout(what, call.timeout, missing)));
-            }
-            let wait = left.min(LATCH_PERIOD);
-            turn = self.turned.wait_timeout(turn, wait).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(())
-    }
-
-    fn execute(
-        &self,
-        core: &mut Core,
-        operation: Operation,
-        view: HostView<'_>,
-        call: &Call,
-    ) -> Result<()> {
-        core.timeout = call.timeout;
-        let header = self.header(core, operation, view.dtype(), view.len());
-        call.record.started(header.sequence());
-        if operation.is_collective() {
-            *lock(&self.entered) = Some(header);
-            core.turns.enter(&core.links, header);
-        }
-        let mut collective = self.collective(core, call.deadline);
-        let result = collective.run(self.algorithm, operation, header, view);
-        self.bytes_sent.fetch_add(collective.sent, Ordering::Relaxed);
-        if let Err(halt) = result {
-            return Err(self.publish(self.explain(core, halt, &header)));
-        }
-        core.remember(header);
-        Ok(())
-    }
-
-    fn execute_batch(
-        &self,
-        core: &mut Core,
-        transfers: Vec<Transfer<'_>>,
-        call: &Call,
-    ) -> Result<()> {
-        let mut first = None;
-        let (mut sends, mut receives) = (Vec::new(), Vec::new());
-        for Transfer { operation, view } in transfers {
-            let header = self.header(core, operation, view.dtype(), view.len());
-            first.get_or_insert(header);
-            match (operation, view) {
-                (Operation::Send { to }, HostView::Shared { bytes, .. }) => {
-                    sends.push((header, to, bytes));
-                }
-                (Operation::Send { to }, HostView::Exclusive { bytes, .. }) => {
-                    sends.push((header, to, &*bytes));
-                }
-                (Operation::Recv { from }, HostView::Exclusive { bytes, .. }) => {
-                    receives.push((header, from, bytes));
-                }
-                (operation, _) => {
-                    let detail = format!("{operation} in a batch of messages");
-                    return Err(self.publish(CommError::Internal { detail }));
-                }
-            }
-        }
-        let Some(header) = first else { return Ok(()) };
-        call.record.started(header.sequence());
-        let mut collective = self.collective(core, call.deadline);
-        let result = collective.exchange(sends, receives);
-        self.bytes_sent.fetch_add(collective.sent, Ordering::Relaxed);
-        result.map_err(|halt| self.publish(self.explain(core, halt, &header)))
-    }
-
-    /// Numbers an operation.
-    fn header(&self, core: &mut Core, operation: Operation, dtype: DType, len: usize) -> Header {
-        let counter = match operation {
-            Operation::Send { to } => &mut core.sent_to[to],
-            Operation::Recv { from } => &mut core.received_from[from],
-            _ => &mut core.collectives,
-        };
-        let sequence = *counter;
-        *counter += 1;
-        // A gather and a scatter are described by the part of one rank, also at the root.
-        let count = match operation {
-            Operation::Gather { root } | Operation::Scatter { root } if root == self.rank => {
-                len / self.members.len()
-            }
-            _ => len,
-        };
-        let header = Header::new(operation, self.rank, dtype, count, sequence, self.group);
-        if !operation.is_collective() {
-            return header;
-        }
-        let header = header.after(core.last_collective.as_ref());
-        core.last_collective = Some(header);
-        header
-    }
-
-    fn collective<'a>(&'a self, core: &'a mut Core, deadline: Instant) -> Collective<'a> {
-        Collective {
-            rank: self.rank,
-            size: self.members.len(),
-            topology: &self.topology,
-            links: &mut core.links,
-            turns: &mut core.turns,
-            scratch: &mut core.scratch,
-            membership: self.membership.as_ref(),
-            deadline,
-            patience: core.tuning.patience,
-            direct_bytes: core.tuning.direct_bytes,
-            sent: 0,
-        }
-    }
-
-    /// Measures the ways to carry an all-reduce out, before the group's first operation.
-    ///
-    /// # Collective
-    /// Called by all ranks.
-    fn measure(&self, deadline: Instant) -> Result<()> {
-        let mut core = lock(&self.core);
-        let header = |count: usize, sequence: u64| {
-            let operation = Operation::AllReduce(ReduceOp::Max);
-            // A number of its own, so that no operation of the group can be taken for this.
-            Header::new(operation, self.rank, DType::F64, count, sequence, !self.group)
-        };
-        let tuning = core.tuning;
-        let mut collective = self.collective(&mut core, deadline);
-        let measured = tuning::measure(&mut collective, tuning, header);
-        core.tuning = measured.map_err(|halt| self.explain(&core, halt, &header(0, 0)))?;
-        tracing::debug!(group = %self.identity, tuning = ?core.tuning, "measured");
-        Ok(())
-    }
-
-    /// Says in words why an operation stopped.
-    fn explain(&self, core: &Core, halt: Halt, header: &Header) -> CommError {
-        let group = self.identity.clone();
-        match halt {
-            Halt::Failed(error) => error.heard_in(self.membership.rank(), header),
-            Halt::Mismatch { peer, local, remote } => {
-                let own = core.counterpart(&remote, &local);
-                let parting = own.parting(&remote);
-                let calls = parting.unwrap_or_else(|| (own.to_string(), remote.to_string()));
-                self.mismatch(peer, calls)
-            }
-            Halt::Malformed { peer } => {
-                CommError::Malformed { group, peer, detail: "no header of a collective".into() }
-            }
-            Halt::Lost { peer, detail } => {
-                let call = header.to_string();
-                let cause = self.membership.cause_of_loss(self.members[peer], &group, &call);
-                let cause = cause.map(|error| error.heard_in(self.membership.rank(), &call));
-                cause.unwrap_or(CommError::LinkLost { group, peer, operation: call, detail })
-            }
-            Halt::Deadline { mut peers } => {
-                peers.sort_unstable();
-                peers.dedup();
-                self.explain_timeout(core, header, &peers)
-            }
-        }
-    }
-
-    fn explain_timeout(&self, core: &Core, header: &Header, peers: &[usize]) -> CommError {
-        let counterpart = |remote: &Header| *core.counterpart(remote, header);
-        self.late(core.timeout).explain(header, peers, counterpart)
-    }
-
-    fn late(&self, timeout: Duration) -> Late<'_> {
-        Late {
-            membership: self.membership.as_ref(),
-            identity: &self.identity,
-            key: &self.identity,
-            rank: self.rank,
-            members: &self.members,
-            timeout,
-        }
-    }
-
-    fn mismatch(&self, peer: usize, (local, remote): (String, String)) -> CommError {
-        CommError::Mismatch { group: self.identity.clone(), rank: self.rank, peer, local, remote }
-    }
-
-    fn timeout(&self, call: impl fmt::Display, timeout: Duration, missing: String) -> CommError {
-        self.late(timeout).error(call, missing)
-    }
-
-    /// Tells every rank of the error, unless they know the session's failure already.
-    fn publish(&self, error: CommError) -> CommError {
-        if self.membership.failure().is_none() {
-            self.membership.fail(Failure::of(self.membership.rank(), &error));
-        }
-        error
     }
 }
 

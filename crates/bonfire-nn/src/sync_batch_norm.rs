@@ -1,8 +1,7 @@
 use crate::synchronization::Synchronization;
 use bonfire_comm::ProcessGroup;
-use bonfire_tensor::batch_norm::{
-    BatchStatistics, batch_statistics, normalize, statistics_type, with_autodiff_of,
-};
+use bonfire_tensor::autodiff::with_autodiff_of;
+use bonfire_tensor::batch_norm::{BatchStatistics, batch_statistics, normalize, statistics_type};
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig};

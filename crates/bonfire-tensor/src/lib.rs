@@ -2,6 +2,7 @@
 //!
 //! - [`hook`]: identity operations behind every parameter whose backward step hands the gradient
 //!   out *while* the backward pass goes on;
+//! - [`autodiff`]: which tensors may be used together;
 //! - [`cast`]: in which element type a forward pass sees the parameters;
 //! - [`trace`]: the order in which a forward pass uses the parameters;
 //! - [`host`]: tensors as flat host memory and back, without copies where the memory allows it;
@@ -14,6 +15,7 @@
 //! - [`checkpointing`]: activations that are computed again in the backward pass;
 //! - [`collective`]: collectives on tensors, among them a differentiable all-reduce.
 
+pub mod autodiff;
 pub mod batch_norm;
 pub mod cast;
 pub mod checkpointing;

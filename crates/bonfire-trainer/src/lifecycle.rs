@@ -117,17 +117,11 @@ impl<M: Learnable> Run<'_, M> {
         self.epoch_metrics = Metrics::default();
         self.notify(|callback| callback.on_epoch_start(epoch))?;
         let mut batches = train.batches(self.shard(), epoch, self.position.cursor)?;
-        loop {
-            while batches.remaining() > 0 && !self.stopped && !length.reached(&self.position) {
-                self.train_step(&mut batches)?;
-                self.checkpoint_after_step()?;
-            }
-            // The last step may turn out to be skipped, and leave one to take.
-            self.conclude()?;
-            if batches.remaining() == 0 || self.stopped || length.reached(&self.position) {
-                break;
-            }
+        while batches.remaining() > 0 && !self.stopped && !length.reached(&self.position) {
+            self.train_step(&mut batches)?;
+            self.checkpoint_after_step()?;
         }
+        self.conclude()?;
         let ended = batches.remaining() == 0;
         drop(batches);
         self.report_rest()?;

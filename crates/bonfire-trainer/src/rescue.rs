@@ -16,7 +16,7 @@ impl<M: Learnable> Run<'_, M> {
             && error.is_none_or(leaves_sound_values)
         {
             match self.resolve(begun) {
-                Ok((step, _)) => self.settle_at(step.position, step.buffers),
+                Ok((end, _)) => self.settle_at(end.position, end.buffers),
                 Err(reason) => tracing::debug!("the last step's outcome is lost: {reason}"),
             }
         }

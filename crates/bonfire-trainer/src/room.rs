@@ -14,9 +14,9 @@ const FEWEST: u64 = 3;
 
 impl<M: Learnable> Run<'_, M> {
     /// Makes the folder of checkpoints, clears it of what interrupted saves have left and of a best one
-    /// that this run has not come to, and refuses to begin where those that are kept, and one more that is being written, have no room. Checkpoints
-    /// that are there count as room: they go when others come. Averages and other state of callbacks
-    /// are not counted.
+    /// that this run has not come to, and refuses to begin where those that are kept, and one more that
+    /// is being written, have no room. Checkpoints that are there count as room: they go when others
+    /// come. Averages and other state of callbacks are not counted.
     ///
     /// # Collective
     /// All ranks.

@@ -46,6 +46,11 @@ impl Buffers {
 /// A step whose outcome is not known yet.
 pub(crate) struct Begun {
     pub(crate) step: StepInProgress,
+    pub(crate) end: Ending,
+}
+
+/// What is to be told of a step.
+pub(crate) struct Ending {
     /// Where the run stands behind it, unless it is skipped.
     pub(crate) position: Position,
     /// As they were behind it.
@@ -53,16 +58,6 @@ pub(crate) struct Begun {
     pub(crate) learning_rate: f64,
     pub(crate) samples: u64,
     /// Whether figures are due.
-    pub(crate) reports: bool,
-    pub(crate) last_of_epoch: bool,
-}
-
-/// A step whose outcome is known, and of which nobody has heard yet.
-pub(crate) struct Settling {
-    pub(crate) position: Position,
-    pub(crate) buffers: Buffers,
-    pub(crate) learning_rate: f64,
-    pub(crate) samples: u64,
     pub(crate) reports: bool,
     pub(crate) last_of_epoch: bool,
 }

@@ -2,7 +2,7 @@
 
 use crate::learnable::Learnable;
 use crate::run::Run;
-use crate::settled::{Begun, Settling};
+use crate::settled::{Begun, Ending};
 use crate::timing::Part;
 use crate::{BatchStart, StepEnd, StepOutput, TrainError};
 use bonfire_data::{Batches, LoadedBatch};
@@ -44,15 +44,15 @@ impl<M: Learnable> Run<'_, M> {
         let last_of_epoch = batches.remaining() == 0;
         let reports = self.position.step.is_multiple_of(self.config.log_every_n_steps.max(1));
         let waits = begun.is_known() || reports || last_of_epoch || self.stopped || self.save_now;
-        self.begun = Some(Begun {
-            step: begun,
+        let end = Ending {
             position: self.position,
             buffers: self.buffers()?,
             learning_rate,
             samples,
             reports: reports && !last_of_epoch,
             last_of_epoch,
-        });
+        };
+        self.begun = Some(Begun { step: begun, end });
         self.times.end_step();
         if waits { self.conclude() } else { Ok(()) }
     }
@@ -61,30 +61,29 @@ impl<M: Learnable> Run<'_, M> {
     /// is known when it has come so far, for which no step waits.
     pub(crate) fn conclude(&mut self) -> Result<(), TrainError> {
         let Some(begun) = self.begun.take() else { return Ok(()) };
-        let (begun, done) = self.resolve(begun)?;
-        if begun.reports {
+        let (ending, done) = self.resolve(begun)?;
+        if ending.reports {
             self.report()?;
         }
         let end = StepEnd {
-            epoch: begun.position.epoch,
-            step: begun.position.step,
-            learning_rate: begun.learning_rate,
-            samples: begun.samples,
+            epoch: ending.position.epoch,
+            step: ending.position.step,
+            learning_rate: ending.learning_rate,
+            samples: ending.samples,
             samples_per_second: self.samples_per_second(),
             grad_norm: done.grad_norm,
             skipped: done.skipped,
-            last_of_epoch: begun.last_of_epoch,
+            last_of_epoch: ending.last_of_epoch,
         };
         self.notify(|callback| callback.on_step_end(&end))?;
         self.show_values()?;
-        self.settle_at(begun.position, begun.buffers);
+        self.settle_at(ending.position, ending.buffers);
         Ok(())
     }
 
     /// Brings the books up to date with what became of a step.
-    pub(crate) fn resolve(&mut self, begun: Begun) -> Result<(Settling, StepReport), TrainError> {
-        let Begun { step, mut position, buffers, learning_rate, samples, reports, last_of_epoch } =
-            begun;
+    pub(crate) fn resolve(&mut self, begun: Begun) -> Result<(Ending, StepReport), TrainError> {
+        let Begun { step, mut end } = begun;
         let scaler = self.precision.scaler.as_mut();
         let (parallel, optimizer) = (&mut self.parallel, self.optimizer.as_mut());
         let done =
@@ -98,11 +97,9 @@ impl<M: Learnable> Run<'_, M> {
         }
         if done.skipped {
             self.position.take_back();
-            position.take_back();
+            end.position.take_back();
         }
-        let settling =
-            Settling { position, buffers, learning_rate, samples, reports, last_of_epoch };
-        Ok((settling, done))
+        Ok((end, done))
     }
 
     /// Shows the callbacks a micro-batch before it is run.

@@ -1,21 +1,21 @@
 //! The device thread: the only one that calls the library.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, Sender};
 
 use super::conductor::Conductor;
-use super::lane::{Job, Lane, Numbers};
-use super::library::{Library, Progress, Seat};
+use super::groups::Join;
+use super::lane::{Job, Lane};
+use super::library::{Library, Progress};
+use super::shared::Shared;
 use crate::failure::Failure;
 use crate::header::Header;
 use crate::host_engine::HostEngine;
 use crate::late::Late;
-use crate::membership::Entered;
-use crate::sync::lock;
 use crate::{CommError, Engine, Result};
 
 /// How often the thread looks when nothing is under way: for a rank that has died.
@@ -23,10 +23,7 @@ const IDLE: Duration = Duration::from_millis(50);
 /// While something is.
 const BUSY: Duration = Duration::from_micros(500);
 /// While somebody waits for it, or all ranks for the next turn.
-const URGENT: Duration = Duration::from_micros(20);
-
-/// Time in which connections that are given back end.
-const FAREWELL: Duration = Duration::from_secs(5);
+pub(super) const URGENT: Duration = Duration::from_micros(20);
 
 /// The conductor of all groups that have every rank of the session.
 pub(super) const WHOLE: u64 = 0;
@@ -43,59 +40,16 @@ pub(super) enum Command {
     Wake,
 }
 
-/// A group to be made.
-pub(super) struct Join {
-    pub(super) lane: u64,
-    pub(super) identity: String,
-    pub(super) group: u32,
-    pub(super) id: Vec<u8>,
-    pub(super) companion: Arc<HostEngine>,
-    /// Which conductor orders it, and what that carries its headers by.
-    pub(super) conductor: u64,
-    pub(super) order: Arc<HostEngine>,
-    pub(super) entered: Entered,
-    pub(super) bytes_sent: Arc<AtomicU64>,
-    pub(super) deadline: Instant,
-    pub(super) timeout: Duration,
-    pub(super) reply: Sender<Result<()>>,
-}
-
-/// What engines and the thread share.
-#[derive(Default)]
-pub(super) struct Shared {
-    failure: Mutex<Option<CommError>>,
-    /// Operations that were started.
-    pub(super) started: AtomicU64,
-    /// The oldest that the failure has cost its result.
-    first_given_up: Mutex<Option<u64>>,
-    pub(super) lanes: AtomicU64,
-}
-
-impl Shared {
-    pub(super) fn failure(&self) -> Option<CommError> {
-        lock(&self.failure).clone()
-    }
-
-    pub(super) fn first_given_up(&self) -> Option<u64> {
-        *lock(&self.first_given_up)
-    }
-
-    fn give_up(&self, index: u64) {
-        let mut first = lock(&self.first_given_up);
-        *first = Some(first.map_or(index, |first| first.min(index)));
-    }
-}
-
 pub(super) struct Driver<L: Library> {
-    library: L,
+    pub(super) library: L,
     world: Arc<HostEngine>,
     shared: Arc<Shared>,
     commands: Receiver<Command>,
-    lanes: BTreeMap<u64, Lane<L>>,
-    conductors: BTreeMap<u64, Conductor>,
-    retiring: Vec<(u64, Sender<()>)>,
+    pub(super) lanes: BTreeMap<u64, Lane<L>>,
+    pub(super) conductors: BTreeMap<u64, Conductor>,
+    pub(super) retiring: Vec<(u64, Sender<()>)>,
     /// Communicators that have been left, and by when they are closed at the latest.
-    leaving: Vec<(L::Comm, Instant)>,
+    pub(super) leaving: Vec<(L::Comm, Instant)>,
 }
 
 impl<L: Library> Driver<L> {
@@ -211,94 +165,8 @@ impl<L: Library> Driver<L> {
         }
     }
 
-    /// Makes a group. Its ranks have met before, on its companion, and come here at the same time.
-    fn join(&mut self, join: Join) -> Result<()> {
-        if let Some(failure) = self.failure() {
-            return Err(failure);
-        }
-        self.quiesce(&join)?;
-        let Join { identity, companion, deadline, group, .. } = join;
-        let (rank, size) = (companion.rank(), companion.world_size());
-        let failed = |detail: String| CommError::Library {
-            group: identity.clone(),
-            rank,
-            library: L::NAME,
-            operation: "creation of the group".into(),
-            detail,
-        };
-        let seat = Seat { id: &join.id, identity: &identity, rank, size, companion: &companion };
-        let comm = self.library.join(&seat).map_err(failed)?;
-        if let Err(detail) = self.connect(&comm, deadline) {
-            // Nothing was started on it.
-            let _ = self.library.abort(vec![comm]);
-            return Err(self.failure().unwrap_or_else(|| failed(detail)));
-        }
-        let conductor = self.conductors.entry(join.conductor);
-        conductor.or_insert_with(|| Conductor::new(join.order)).lanes += 1;
-        let lane = Lane {
-            comm: Some(comm),
-            numbers: Numbers::new(rank, size, group),
-            identity,
-            companion,
-            conductor: join.conductor,
-            queue: std::collections::VecDeque::new(),
-            in_flight: std::collections::VecDeque::new(),
-            entered: join.entered,
-            bytes_sent: join.bytes_sent,
-        };
-        self.lanes.insert(join.lane, lane);
-        Ok(())
-    }
-
-    /// Waits until a communicator is made, and goes on with the operations of others.
-    fn connect(&mut self, comm: &L::Comm, deadline: Instant) -> Result<(), String> {
-        loop {
-            match self.library.progress(comm) {
-                Progress::Settled => return Ok(()),
-                Progress::Failed(detail) => return Err(detail),
-                Progress::Busy => {}
-            }
-            self.advance().map_err(|error| error.to_string())?;
-            if let Some(failure) = self.failure() {
-                return Err(failure.to_string());
-            }
-            if Instant::now() >= deadline {
-                let words = "not all ranks have come to it before the deadline, or they do not \
-                             reach each other (NCCL_DEBUG=INFO tells)";
-                return Err(words.into());
-            }
-            std::thread::sleep(URGENT);
-        }
-    }
-
-    /// Brings a conductor that gets another lane to a point that is the same on all ranks.
-    fn quiesce(&mut self, join: &Join) -> Result<()> {
-        loop {
-            let settled = self.conductors.get(&join.conductor).is_none_or(Conductor::is_settled);
-            let queued = self
-                .lanes
-                .values()
-                .any(|lane| lane.conductor == join.conductor && !lane.queue.is_empty());
-            if settled && !queued {
-                return Ok(());
-            }
-            self.advance()?;
-            if Instant::now() >= join.deadline {
-                let missing = "operations of other groups that were started before it do not end";
-                return Err(CommError::Timeout {
-                    group: join.identity.clone(),
-                    rank: join.companion.rank(),
-                    operation: "creation of the group".into(),
-                    timeout: join.timeout,
-                    missing: missing.into(),
-                });
-            }
-            std::thread::sleep(URGENT);
-        }
-    }
-
     /// Does all that can be done without waiting.
-    fn advance(&mut self) -> Result<()> {
+    pub(super) fn advance(&mut self) -> Result<()> {
         if self.shared.failure().is_some() {
             return Ok(());
         }
@@ -398,7 +266,7 @@ impl<L: Library> Driver<L> {
         Ok(())
     }
 
-    fn failure(&self) -> Option<CommError> {
+    pub(super) fn failure(&self) -> Option<CommError> {
         self.shared.failure().or_else(|| self.world.failure())
     }
 
@@ -415,7 +283,7 @@ impl<L: Library> Driver<L> {
             .values()
             .filter_map(|lane| lane.first_unfinished(&self.library))
             .for_each(|it| self.shared.give_up(it));
-        *lock(&self.shared.failure) = Some(error.clone());
+        self.shared.fail(error);
         // Who waits is told first: an abort may take a while.
         let given_up: Vec<_> = self.lanes.values_mut().map(|lane| lane.fail(error)).collect();
         let (comms, in_use): (Vec<_>, Vec<_>) = given_up.into_iter().unzip();
@@ -423,48 +291,6 @@ impl<L: Library> Driver<L> {
         if !self.library.abort(comms.into_iter().flatten().collect()) {
             // Memory that the device may still write to is never given to anybody else.
             std::mem::forget(in_use);
-        }
-    }
-
-    fn retire(&mut self) {
-        let retiring = std::mem::take(&mut self.retiring);
-        for (key, reply) in retiring {
-            if self.lanes.get(&key).is_some_and(|lane| !lane.is_idle()) {
-                self.retiring.push((key, reply));
-                continue;
-            }
-            if let Some(lane) = self.lanes.remove(&key) {
-                if let Some(conductor) = self.conductors.get_mut(&lane.conductor) {
-                    conductor.lanes -= 1;
-                    if conductor.lanes == 0 {
-                        self.conductors.remove(&lane.conductor);
-                    }
-                }
-                lane.comm.into_iter().for_each(|comm| self.leave(comm));
-            }
-            // The engine does not wait for long.
-            let _ = reply.send(());
-        }
-        self.close_left();
-    }
-
-    fn leave(&mut self, comm: L::Comm) {
-        match self.library.leave(&comm) {
-            Ok(()) => self.leaving.push((comm, Instant::now() + FAREWELL)),
-            Err(detail) => {
-                tracing::debug!(detail, "a group could not be left");
-                let _ = self.library.abort(vec![comm]);
-            }
-        }
-    }
-
-    /// Closes the communicators that have been left by all ranks, or for long enough.
-    fn close_left(&mut self) {
-        for (comm, deadline) in std::mem::take(&mut self.leaving) {
-            match self.library.progress(&comm) {
-                Progress::Busy if Instant::now() < deadline => self.leaving.push((comm, deadline)),
-                _ => self.library.close(comm),
-            }
         }
     }
 }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::driver::{Command, Driver, Join, Shared, WHOLE, progress_key};
+use super::driver::{Command, Driver, WHOLE, progress_key};
+use super::groups::Join;
 use super::lane::{Job, Status};
 use super::library::Library;
+use super::shared::Shared;
 use crate::device_buffer::DeviceEvent;
 use crate::flight::Recorder;
 use crate::group::deadline_after;

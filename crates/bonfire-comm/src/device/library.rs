@@ -18,6 +18,8 @@ pub(crate) trait Library: Send + 'static {
     const ENGINE: &'static str;
     /// Name of the library in messages.
     const NAME: &'static str;
+    /// How its own log is turned on.
+    const LOG: &'static str;
 
     /// Makes the name under which the ranks of a group find each other.
     fn unique_id() -> Result<Vec<u8>, String>;

@@ -25,8 +25,10 @@
 mod conductor;
 mod driver;
 mod engine;
+mod groups;
 mod lane;
 mod library;
+mod shared;
 
 pub use engine::Fence;
 #[cfg(any(test, feature = "testing"))]

@@ -67,6 +67,7 @@ impl Library for FakeLibrary {
 
     const ENGINE: &'static str = "fake";
     const NAME: &'static str = "the fake library";
+    const LOG: &'static str = "nothing";
 
     fn unique_id() -> Result<Vec<u8>, String> {
         Ok(b"fake".to_vec())

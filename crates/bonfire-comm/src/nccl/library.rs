@@ -80,6 +80,7 @@ impl Library for Nccl {
 
     const ENGINE: &'static str = "nccl";
     const NAME: &'static str = "NCCL";
+    const LOG: &'static str = "NCCL_DEBUG=INFO";
 
     fn unique_id() -> Result<Vec<u8>, String> {
         let functions = Functions::get().map_err(|error| error.to_string())?;

@@ -75,9 +75,7 @@ impl Guarded {
             None => (gradients, self.gradient_scale),
         }
     }
-}
 
-impl Guarded {
     /// Whether the update takes place at all, where only a device knows.
     pub(super) fn only_if(&self) -> Option<Tensor<1, Bool>> {
         self.verdict.as_ref().and_then(Verdict::only_if)

@@ -13,6 +13,16 @@ use bonfire_tensor::host::{flat_from_host, to_host};
 use bonfire_tensor::lend::{self, Lent};
 use bonfire_tensor::parameters::hide_trainable;
 use burn::module::Module;
+use burn::tensor::Tensor;
+
+/// This rank's part of a bucket, before its update.
+struct Part {
+    bucket: usize,
+    parameters: Tensor<1>,
+    gradients: Tensor<1>,
+    segments: Vec<Segment>,
+    rates: Vec<Option<f64>>,
+}
 
 impl<M: Module> DataParallel<M> {
     /// Updates this rank's part of every bucket and collects the others' parts, while the next
@@ -52,23 +62,11 @@ impl<M: Module> DataParallel<M> {
             // Moves the memory out of the tensor if nobody else holds it.
             let mut memory = to_host(flat)?;
             let own = sharding.range(memory.len());
-            let gradients = self.own_gradients(bucket, sharding)?;
-            let padded = memory.len();
-            let (segments, rates) = self.pieces(bucket, sharding, padded, rates);
+            let gradients = flat_from_host(self.own_gradients(bucket, sharding)?, &self.device);
             let parameters = flat_from_host(copy_of(&memory, own.clone()), &self.device);
-            let (gradients, gradient_scale) =
-                guarded.apply(flat_from_host(gradients, &self.device));
-            let decays = self.decays(&segments);
-            let update = FlatUpdate {
-                parameters: &parameters,
-                gradients,
-                gradient_scale,
-                segments: &segments,
-                rates: &rates,
-                decays: &decays,
-                only_if: None,
-            };
-            let new = to_host(optimizer.step(bucket, update)?)?;
+            let (segments, rates) = self.pieces(bucket, sharding, memory.len(), rates);
+            let part = Part { bucket, parameters, gradients, segments, rates };
+            let new = to_host(self.update_part(part, optimizer, guarded)?)?;
             let size = memory.dtype().size_bytes();
             memory.as_bytes_mut()[own.start * size..own.end * size].copy_from_slice(new.as_bytes());
             works.push(self.reducer.group().start_all_gather(Buffer::Host(memory))?);
@@ -78,6 +76,27 @@ impl<M: Module> DataParallel<M> {
         }
         self.show_flat();
         Ok(())
+    }
+
+    /// The new parameters of a part.
+    fn update_part(
+        &self,
+        part: Part,
+        optimizer: &mut dyn FlatOptimizer,
+        guarded: &Guarded,
+    ) -> Result<Tensor<1>, ParallelError> {
+        let Part { bucket, parameters, gradients, segments, rates } = part;
+        let (gradients, gradient_scale) = guarded.apply(gradients);
+        let update = FlatUpdate {
+            parameters: &parameters,
+            gradients,
+            gradient_scale,
+            segments: &segments,
+            rates: &rates,
+            decays: &self.decays(&segments),
+            only_if: guarded.only_if(),
+        };
+        optimizer.step(bucket, update)
     }
 
     /// What of a bucket's segments lies in this rank's part, and their learning rates.
@@ -117,20 +136,10 @@ impl<M: Module> DataParallel<M> {
                 whole => whole.into_flat(&self.device).slice(own.clone()),
             };
             self.reducer.recycle(bucket, None);
-            let (segments, rates) = self.pieces(bucket, sharding, padded, rates);
-            let (gradients, gradient_scale) = guarded.apply(gradients);
-            let decays = self.decays(&segments);
             let parameters = flat.clone().slice(own.clone());
-            let update = FlatUpdate {
-                parameters: &parameters,
-                gradients,
-                gradient_scale,
-                segments: &segments,
-                rates: &rates,
-                decays: &decays,
-                only_if: guarded.only_if(),
-            };
-            let new = optimizer.step(bucket, update)?;
+            let (segments, rates) = self.pieces(bucket, sharding, padded, rates);
+            let part = Part { bucket, parameters, gradients, segments, rates };
+            let new = self.update_part(part, optimizer, guarded)?;
             // What the other ranks fill need not be copied, but the memory has to be fresh.
             let whole = flat.zeros_like().slice_assign(own, new);
             drop(flat);

@@ -13,6 +13,7 @@ mod step;
 pub(crate) use step::{Kept, Kernels, Normalization, NormalizeStep, Tensors, forward};
 
 use crate::TensorError;
+use crate::autodiff::with_autodiff_of;
 use crate::extension::dispatch_normalize;
 use crate::lend::is_apart;
 use bonfire_comm::ProcessGroup;
@@ -150,17 +151,4 @@ pub fn normalize<const D: usize>(
     let [gamma, beta, mean, variance] = [gamma, beta, mean, variance].map(Tensor::into_dispatch);
     let tensors = [input.into_dispatch(), gamma, beta, mean, variance];
     Tensor::from_dispatch(dispatch_normalize(tensors, normalization))
-}
-
-/// Makes a tensor one that operations take together with `like`: with autodiff and the same strategy
-/// of gradient checkpointing, or without; a gradient never flows through it.
-pub fn with_autodiff_of<const D: usize>(like: &Tensor<D>, tensor: Tensor<1>) -> Tensor<1> {
-    let tensor = tensor.without_autodiff();
-    if !like.device().is_autodiff() {
-        return tensor;
-    }
-    match like.gradient_checkpointing_strategy() {
-        Some(strategy) => tensor.autodiff().with_gradient_checkpointing_strategy(strategy),
-        None => tensor.autodiff(),
-    }
 }

@@ -1,6 +1,7 @@
 //! Parameters and buffers as flat tensors, which stay on their device.
 
 use super::{ParameterSpec, Role};
+use crate::autodiff::with_autodiff_of;
 use crate::host::view;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
@@ -34,12 +35,8 @@ impl<F: Fn(usize) -> Option<(Tensor<1>, Range<usize>)>> ModuleMapper for Setter<
         let Some((flat, range)) = (self.part)(index) else {
             return Param::from_mapped_value(id, old, mapper);
         };
-        let mut new = view(&flat, range, old.dims()).autodiff();
-        if let Some(strategy) = old.gradient_checkpointing_strategy() {
-            new = new.with_gradient_checkpointing_strategy(strategy);
-        }
-        let new = new.require_grad();
-        Param::from_mapped_value(id, new, mapper)
+        let new = with_autodiff_of(&old, view(&flat, range, old.dims()));
+        Param::from_mapped_value(id, new.require_grad(), mapper)
     }
 }
 
@@ -126,13 +123,7 @@ impl ModuleMapper for BufferSetter {
         };
         let Some(value) = value else { return Param::from_mapped_value(id, old, mapper) };
         self.seen.insert(id, value.clone());
-        let mut new = value.reshape(old.dims());
-        if old.device().is_autodiff() {
-            new = new.autodiff();
-            if let Some(strategy) = old.gradient_checkpointing_strategy() {
-                new = new.with_gradient_checkpointing_strategy(strategy);
-            }
-        }
+        let new = with_autodiff_of(&old, value.reshape(old.dims()));
         Param::from_mapped_value(id, new.set_require_grad(old.is_require_grad()), mapper)
     }
 }

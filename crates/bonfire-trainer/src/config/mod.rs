@@ -42,6 +42,7 @@ mod strict;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod train;
 mod transform_sections;
 mod transforms;
 mod write_transforms;
@@ -66,11 +67,12 @@ pub use schedule::{
     SchedulePlan, SwaRate, Warmup, WarmupLength, WarmupStart,
 };
 pub use sections::{
-    AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, DeviceKind,
-    GroupKind, GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
+    AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, GroupKind,
+    GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
     PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection,
-    StepUnit, ThresholdMode, TrainSection, WarmupStartKind,
+    StepUnit, ThresholdMode, WarmupStartKind,
 };
+pub use train::{DeviceKind, TrainSection};
 pub use transform_sections::{
     ColorJitterSection, ErasingValueKind, InterpolationKind, PadSection, PaddingModeKind,
     RandAugmentSection, RandomCropSection, RandomErasingSection, RandomResizedCropSection,

@@ -18,8 +18,9 @@ use super::precision;
 use super::resolve_transforms;
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan, Surroundings};
-use super::sections::{DeviceKind, Normalize};
+use super::sections::Normalize;
 use super::source::Source;
+use super::train::DeviceKind;
 
 /// Bytes of a MiB, the unit of bucket sizes.
 pub(super) const MIB: f64 = 1024.0 * 1024.0;

@@ -17,10 +17,11 @@ use super::overrides;
 use super::plan::Plan;
 use super::sections::{
     AverageSection, ClipSection, DataKind, DataSection, LogSection, ModelSection, OptimizerSection,
-    PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    PrecisionSection, ProfileSection, ScheduleSection,
 };
 use super::source::{Source, line_at};
 use super::strict::Reader;
+use super::train::TrainSection;
 
 /// A run's configuration as its author wrote it: what was left out is `None`.
 ///

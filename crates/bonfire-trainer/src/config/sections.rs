@@ -243,47 +243,6 @@ pub struct Normalize {
     pub std: OneOrMany<f64>,
 }
 
-choice! {
-    /// `train.device`.
-    DeviceKind {
-        /// The processor.
-        Cpu = "cpu",
-        /// NVIDIA GPUs, one for each rank.
-        Cuda = "cuda",
-    }
-}
-
-/// `[train]`: where and how long to train, and how often to look.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TrainSection {
-    /// Where the model is trained, `"cpu"` or `"cuda"`: rank r of a machine has its GPU r; default
-    /// `"cpu"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<DeviceKind>,
-    /// Passes over the training data; default 10. Not together with `max_steps`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_epochs: Option<u64>,
-    /// Optimizer steps, instead of `max_epochs`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_steps: Option<u64>,
-    /// Micro-batches per optimizer step; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accumulate_grad_batches: Option<usize>,
-    /// Optimizer steps between two rows of metrics; default 50.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_every_n_steps: Option<u64>,
-    /// Epochs between two validations; default 1; 0 validates only at the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub check_val_every_n_epochs: Option<u64>,
-    /// Computes cheap activations again in the backward pass instead of keeping them; default false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gradient_checkpointing: Option<bool>,
-    /// Share of the target's probability that a classifier's training loss spreads over all classes,
-    /// in [0, 1]; default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label_smoothing: Option<f64>,
-}
-
 /// `[optimizer]`: PyTorch's names and defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerSection {

@@ -13,10 +13,11 @@ use super::early_stopping::EarlyStoppingSection;
 use super::error::Problem;
 use super::sections::{
     AverageSection, ClipSection, DataSection, GroupSection, LogSection, ModelSection, Normalize,
-    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection, TrainSection,
+    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection,
 };
 use super::source::{Source, join};
 use super::suggest::nearest;
+use super::train::TrainSection;
 use super::transform_sections::{
     ColorJitterSection, PadSection, RandAugmentSection, RandomCropSection, RandomErasingSection,
     RandomResizedCropSection, RotationSection, TransformsSection, TrivialAugmentSection,
