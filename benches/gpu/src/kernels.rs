@@ -19,7 +19,10 @@ pub(crate) fn run(args: &SectionArgs) -> Result<Value> {
         return inner(args);
     }
     let folder = tempfile::tempdir()?;
-    let settings = format!("[profiling]\nlogger = {{ level = \"medium\", file = \"{LOG}\" }}\n");
+    // Kernels that sections before have compiled are taken from the disk.
+    let settings = format!(
+        "[compilation]\ncache = true\n[profiling]\nlogger = {{ level = \"medium\", file = \"{LOG}\" }}\n"
+    );
     std::fs::write(folder.path().join("cubecl.toml"), settings)?;
     let output = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
