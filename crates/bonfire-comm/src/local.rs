@@ -18,7 +18,8 @@ use crate::{Algorithm, ProcessGroup, Result};
 /// A rank that panics or returns early poisons the others, so that none of them hangs.
 ///
 /// # Panics
-/// Continues the panic of the first rank that panicked, after all have ended.
+/// Continues the panic of the first rank that panicked, after all have ended, or says why the
+/// first rank without a group has none.
 pub fn spawn<T: Send>(world_size: usize, f: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
     spawn_with_timeout(world_size, DEFAULT_TIMEOUT, f)
 }
@@ -40,6 +41,7 @@ pub fn spawn_with_timeout<T: Send>(
 ///
 /// # Panics
 /// As [`spawn`].
+#[allow(clippy::panic, reason = "a rank without a group ends its test, in words")]
 pub(crate) fn spawn_over<T: Send>(
     world_size: usize,
     timeout: Duration,
@@ -79,7 +81,7 @@ pub(crate) fn spawn_over<T: Send>(
     });
     let finish = |result: std::thread::Result<Result<T>>| match result {
         Ok(Ok(value)) => value,
-        Ok(Err(error)) => resume_unwind(Box::new(error.to_string())),
+        Ok(Err(error)) => panic!("{error}"),
         Err(panic) => resume_unwind(panic),
     };
     results.into_iter().map(finish).collect()

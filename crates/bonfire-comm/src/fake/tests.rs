@@ -132,6 +132,9 @@ fn first_error(
 ) -> Vec<CommError> {
     let start = Instant::now();
     let errors = spawn_with_timeout(3, timeout, |group, device| {
+        // A rank that fails at once may be ahead of one that has not joined: that one would have no
+        // group to fail in. Who has met all may fail before another has, which that one hears of.
+        let _ = group.barrier();
         let error = f(group.clone(), device.clone());
         let again = group.start(SUM, device.upload(ones(1)).into()).unwrap_err();
         assert!(group.failure().is_some(), "{again}");
