@@ -1,0 +1,2 @@
+//! What a run tells people: charts, its report, event files, traces and what they mean. Knows neither Burn
+//! nor ranks.
