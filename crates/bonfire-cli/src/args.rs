@@ -29,6 +29,54 @@ pub(crate) enum Command {
     Checkpoint(CheckpointCommand),
     #[command(subcommand)]
     Data(DataCommand),
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Explains recipes and checks them
+#[derive(Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Prints every key with its type, default and meaning, as Markdown
+    Reference,
+    /// Prints the JSON Schema of recipes, by which editors complete and check them
+    Schema,
+    Check(CheckArgs),
+}
+
+/// Tells all that is wrong with recipes, each problem at its place; exit code 1 if anything is
+///
+/// Data and weights are not opened: bonfire train --dry-run does that too.
+#[derive(clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The recipes, TOML files.
+    #[arg(required = true, value_name = "RECIPE")]
+    pub(crate) recipes: Vec<PathBuf>,
+    /// Overrides a key of the recipes: --set optimizer.lr=0.1; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// Ranks of the run that they are checked for.
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) nproc_per_node: u32,
+}
+
+/// Prints completions of this command line for a shell
+///
+/// For bash: bonfire completions bash > ~/.local/share/bash-completion/completions/bonfire
+#[derive(clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Prints the man page, or writes those of all commands
+#[derive(clap::Args)]
+pub(crate) struct ManArgs {
+    /// Folder in which to write bonfire.1, bonfire-train.1 and so on.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Says what pictures show, as CSV: path, class, probability

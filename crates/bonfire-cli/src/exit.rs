@@ -1,4 +1,5 @@
 use crate::CliError;
+use crate::problems::{self, Look};
 use crate::process::rank_of_this_process;
 use crate::report::say;
 use std::process::ExitCode;
@@ -41,6 +42,11 @@ fn tell(error: &CliError) {
     let said_by_rank_0 =
         error_file.is_some() && rank_of_this_process().is_some_and(|rank| rank > 0);
     if !said_by_rank_0 || !error.is_known_to_all() {
-        say(format_args!("error: {error}"));
+        match error {
+            CliError::Config(problems) => {
+                say(format_args!("error: {}", problems::show(problems, Look::of_stderr())));
+            }
+            error => say(format_args!("error: {error}")),
+        }
     }
 }

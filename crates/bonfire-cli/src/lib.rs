@@ -12,6 +12,7 @@ mod args;
 mod bench;
 mod checkpoints;
 mod classifier;
+mod configuration;
 mod data;
 mod data_sets;
 mod device;
@@ -31,10 +32,12 @@ mod package_name;
 mod pictures;
 mod plot;
 mod predict;
+mod problems;
 mod process;
 mod registry;
 mod report;
 mod run_lock;
+mod shell;
 mod signals;
 mod skipped;
 mod survey;
@@ -71,6 +74,9 @@ pub fn run(registry: Registry) -> ExitCode {
         args::Command::Bench(args::Bench::Collectives(args)) => bench::collectives(&args),
         args::Command::Checkpoint(command) => checkpoints::run(&command),
         args::Command::Data(command) => data_sets::run(&command),
+        args::Command::Config(command) => configuration::run(&registry, &command),
+        args::Command::Completions(args) => shell::completions(&args),
+        args::Command::Man(args) => shell::man(&args),
     };
     exit::code(result)
 }

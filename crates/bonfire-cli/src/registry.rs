@@ -8,7 +8,7 @@ use crate::{CliError, classifier, weights};
 use bonfire_models::resnet::torchvision_tensor;
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
-use bonfire_trainer::config::{ConfigError, DataSource, Plan, RunConfig};
+use bonfire_trainer::config::{ConfigError, DataSource, ModelKeys, Plan, RunConfig};
 use bonfire_trainer::weights::{Head, WeightNames};
 use bonfire_trainer::{ImageBatch, Learnable};
 use burn::tensor::Device;
@@ -34,6 +34,13 @@ pub trait ModelConfig: Serialize + DeserializeOwned + 'static {
         device: &Device,
     ) -> Result<Self::Model, ModelError>;
 
+    /// Describes the keys, for `bonfire config reference` and `bonfire config schema`:
+    /// `Some(ModelKeys::of::<Self>(kind))` where they derive `schemars::JsonSchema`. By default nothing is
+    /// known of them.
+    fn describe_keys(_kind: &str) -> Option<ModelKeys> {
+        None
+    }
+
     /// Says how the model's tensors are called elsewhere: needed to begin with PyTorch's weights or to
     /// keep a new head. By default, nothing is known but their module paths.
     fn weight_names(&self) -> WeightNames {
@@ -53,6 +60,10 @@ macro_rules! builtin {
                 device: &Device,
             ) -> Result<Self::Model, ModelError> {
                 <$config>::init(self, image, num_classes, device)
+            }
+
+            fn describe_keys(kind: &str) -> Option<ModelKeys> {
+                Some(ModelKeys::of::<Self>(kind))
             }
 
             fn weight_names(&self) -> WeightNames {
@@ -82,6 +93,9 @@ pub struct Registry {
 pub(crate) trait ModelKind: Send + Sync {
     /// Checks the model's keys.
     fn check(&self, config: &RunConfig) -> Result<(), ConfigError>;
+
+    /// Describes them.
+    fn keys(&self, kind: &str) -> ModelKeys;
 
     /// Opens the data, makes the model, and checks the recipe against both.
     fn survey(&self, config: &RunConfig, plan: &Plan, images: &Images) -> Result<Survey, CliError>;
@@ -119,6 +133,10 @@ struct Kind<C>(std::marker::PhantomData<fn() -> C>);
 impl<C: ModelConfig> ModelKind for Kind<C> {
     fn check(&self, config: &RunConfig) -> Result<(), ConfigError> {
         config.parse_model::<C>().map(drop)
+    }
+
+    fn keys(&self, kind: &str) -> ModelKeys {
+        C::describe_keys(kind).unwrap_or_else(|| ModelKeys::unknown(kind))
     }
 
     fn survey(&self, config: &RunConfig, plan: &Plan, images: &Images) -> Result<Survey, CliError> {
@@ -193,15 +211,20 @@ impl Registry {
         self.data.images(config, source)
     }
 
-    /// Finds the model that a recipe names, and checks its keys.
+    /// Finds the model that a recipe names, if it names one, and checks its keys.
     pub(crate) fn resolve(
         &self,
         config: &RunConfig,
-        plan: &Plan,
-    ) -> Result<Arc<dyn ModelKind>, ConfigError> {
-        let kind = self.find(config, &plan.model.kind)?;
+    ) -> Result<Option<Arc<dyn ModelKind>>, ConfigError> {
+        let Some(kind) = &config.model.kind else { return Ok(None) };
+        let kind = self.find(config, kind)?;
         kind.check(config)?;
-        Ok(kind)
+        Ok(Some(kind))
+    }
+
+    /// The keys of every model, as far as they are known.
+    pub(crate) fn model_keys(&self) -> Vec<ModelKeys> {
+        self.kinds.iter().map(|(name, kind)| kind.keys(name)).collect()
     }
 
     /// Finds the model that a model folder names.

@@ -27,12 +27,31 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    fn load(registry: &Registry, args: &TrainArgs, world_size: usize) -> Result<Self, CliError> {
-        let config = RunConfig::load_with_overrides(&args.config, &args.all_overrides())?;
-        let plan = Plan::resolve(&config, world_size)?;
-        let model = registry.resolve(&config, &plan)?;
-        let images = registry.images(&config, &plan.data.source)?;
-        Ok(Self { config, plan, model, images })
+    /// Reads a recipe, and tells all that is wrong with it at once.
+    pub(crate) fn load(
+        registry: &Registry,
+        path: &Path,
+        overrides: &[String],
+        world_size: usize,
+    ) -> Result<Self, CliError> {
+        let mut read = RunConfig::load_what_can_be(path, overrides)?;
+        let plan = Plan::resolve(&read.config, world_size);
+        let plan = read.add(plan);
+        let model = registry.resolve(&read.config);
+        let model = read.add(model).flatten();
+        let source = plan.as_ref().map(|plan| &plan.data.source);
+        let images = source.map(|source| registry.images(&read.config, source));
+        let images = images.and_then(|images| read.add(images));
+        match (plan, model, images) {
+            (Some(plan), Some(model), Some(images)) if read.problems.is_empty() => {
+                Ok(Self { config: read.config, plan, model, images })
+            }
+            _ => Err(read.into_error().into()),
+        }
+    }
+
+    fn of(registry: &Registry, args: &TrainArgs, world_size: usize) -> Result<Self, CliError> {
+        Self::load(registry, &args.config, &args.all_overrides(), world_size)
     }
 }
 
@@ -47,11 +66,11 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
         });
     }
     if let Some(env) = RankEnv::detect()? {
-        let recipe = Recipe::load(registry, args, env.world_size)?;
+        let recipe = Recipe::of(registry, args, env.world_size)?;
         return join(&recipe, args, &env);
     }
     let ranks = args.nproc_per_node as usize;
-    let recipe = Recipe::load(registry, args, ranks)?;
+    let recipe = Recipe::of(registry, args, ranks)?;
     let engine = recipe.plan.distributed.engine;
     comm::EngineKind::from(engine).expect_available()?;
     expect_gpus(&recipe.plan)?;
@@ -88,7 +107,7 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
 fn dry_run(registry: &Registry, args: &TrainArgs) -> Result<Outcome, CliError> {
     let env = RankEnv::detect()?;
     let ranks = env.as_ref().map_or(args.nproc_per_node as usize, |env| env.world_size);
-    let recipe = Recipe::load(registry, args, ranks)?;
+    let recipe = Recipe::of(registry, args, ranks)?;
     let survey = recipe.model.survey(&recipe.config, &recipe.plan, &recipe.images)?;
     match env {
         Some(env) if env.rank > 0 => Ok(Outcome::Done),

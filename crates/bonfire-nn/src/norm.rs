@@ -2,10 +2,11 @@ use crate::{NnError, SyncBatchNorm, SyncBatchNormConfig, in_f32};
 use burn::module::Module;
 use burn::nn::{BatchNorm, GroupNorm, GroupNormConfig, Identity, Initializer};
 use burn::tensor::{Device, Tensor};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What normalises the channels of a layer, as recipes write it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NormKind {

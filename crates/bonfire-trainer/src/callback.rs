@@ -1,4 +1,4 @@
-use crate::{Metrics, TrainError};
+use crate::{Metrics, RankFigures, TrainError};
 use bonfire_parallel::ModelValues;
 use bonfire_tensor::state::{State, Stateful};
 
@@ -76,6 +76,8 @@ pub struct Report {
     pub samples_per_second: f64,
     /// Figures since the report before.
     pub metrics: Metrics,
+    /// What each rank has done since then, in the order of the ranks.
+    pub ranks: Vec<RankFigures>,
 }
 
 /// An epoch ended.

@@ -62,7 +62,7 @@ pub use run_folder::{RunFiles, RunFolder};
 pub use sample_log::SampleLog;
 pub use stop::StopFlag;
 pub use threads::limit_threads;
-pub use timing::TimeShare;
+pub use timing::{RankFigures, TimeShare};
 pub use trainer::{FitReport, Trainer};
 pub use trainer_config::TrainerConfig;
 

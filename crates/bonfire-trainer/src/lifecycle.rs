@@ -4,7 +4,7 @@ use crate::Resume;
 use crate::config::Budget;
 use crate::evaluate::{evaluate, evaluate_variant};
 use crate::learnable::{Learnable, StepContext};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, gather_figures};
 use crate::position::Position;
 use crate::run::Run;
 use crate::{BatchSource, EpochEnd, FitReport, FitStart, TrainError, TrainerConfig, Variant};
@@ -257,6 +257,7 @@ impl<M: Learnable> Run<'_, M> {
         self.notify(|callback| callback.on_fit_end())?;
         // No rank reports success before all of them have come this far.
         self.control.barrier()?;
+        let ranks = gather_figures(&self.control, self.times.figures())?;
         let bytes_sent = self.parallel.bytes_sent();
         let steps = self.position.step.saturating_sub(self.first_step).max(1);
         Ok(FitReport {
@@ -270,7 +271,8 @@ impl<M: Learnable> Run<'_, M> {
             train: self.epoch_metrics,
             valid: self.valid_metrics,
             first_step_at: self.first_step_at,
-            time_share: self.times.share(),
+            time_share: self.times.figures().share,
+            ranks,
             bytes_sent,
             bytes_sent_per_step: bytes_sent as f64 / steps as f64,
             memory: self.parallel.memory(self.optimizer.as_ref()),

@@ -1,6 +1,6 @@
 //! Figures as sums and counts: on the device while steps run, then over all ranks.
 
-use crate::{StepOutput, TrainError};
+use crate::{RankFigures, StepOutput, TrainError};
 use bonfire_comm::{HostBuffer, ProcessGroup, ReduceOp, Work};
 use bonfire_parallel::LossReduction;
 use burn::tensor::{DType, Tensor};
@@ -160,7 +160,8 @@ fn scalar(tensor: Tensor<1>) -> Result<f64, TrainError> {
     Ok(values.into_iter().sum())
 }
 
-/// A reduction of metrics over ranks that runs while training goes on.
+/// A reduction of metrics over ranks that runs while training goes on, and with it what each rank has
+/// done since the last one.
 pub(crate) struct PendingMetrics {
     names: Vec<String>,
     work: Work,
@@ -171,21 +172,45 @@ impl PendingMetrics {
     ///
     /// # Collective
     /// All ranks of the group, in the same order.
-    pub(crate) fn start(group: &ProcessGroup, local: Metrics) -> Result<Self, TrainError> {
-        let values: Vec<f64> = local.0.iter().flat_map(|value| [value.sum, value.count]).collect();
+    pub(crate) fn start(
+        group: &ProcessGroup,
+        local: Metrics,
+        own: RankFigures,
+    ) -> Result<Self, TrainError> {
+        let mut values: Vec<f64> =
+            local.0.iter().flat_map(|value| [value.sum, value.count]).collect();
+        // Every rank fills its own place, and the others add nothing to it.
+        let place = values.len() + group.rank() * RankFigures::WORDS;
+        values.resize(values.len() + group.world_size() * RankFigures::WORDS, 0.0);
+        values[place..place + RankFigures::WORDS].copy_from_slice(&own.to_words());
         let names = local.0.into_iter().map(|value| value.name).collect();
         let work = group.start_all_reduce(HostBuffer::from(values), ReduceOp::Sum)?;
         Ok(Self { names, work })
     }
 
     /// Waits for the sums.
-    pub(crate) fn finish(self) -> Result<Metrics, TrainError> {
+    pub(crate) fn finish(self) -> Result<(Metrics, Vec<RankFigures>), TrainError> {
         let values = self.work.wait()?.into_vec::<f64>()?;
-        let pairs = self.names.into_iter().zip(values.chunks_exact(2));
+        let (sums, ranks) = values.split_at(values.len().min(2 * self.names.len()));
+        let pairs = self.names.into_iter().zip(sums.chunks_exact(2));
         let value =
             |(name, pair): (String, &[f64])| MetricValue { name, sum: pair[0], count: pair[1] };
-        Ok(Metrics(pairs.map(value).collect()))
+        let ranks = ranks.chunks_exact(RankFigures::WORDS).map(RankFigures::from_words);
+        Ok((Metrics(pairs.map(value).collect()), ranks.collect()))
     }
+}
+
+/// Tells every rank what each has done, in the order of the ranks.
+///
+/// # Collective
+/// All ranks of the group.
+pub(crate) fn gather_figures(
+    group: &ProcessGroup,
+    own: RankFigures,
+) -> Result<Vec<RankFigures>, TrainError> {
+    let mut words = vec![0f64; group.world_size() * RankFigures::WORDS];
+    group.all_gather(&own.to_words(), &mut words)?;
+    Ok(words.chunks_exact(RankFigures::WORDS).map(RankFigures::from_words).collect())
 }
 
 /// Sums metrics over ranks of which some may have none, since they had no sample.

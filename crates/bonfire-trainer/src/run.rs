@@ -2,12 +2,12 @@ use crate::best::Best;
 use crate::checkpoint::Writer;
 use crate::config::Schedule;
 use crate::learnable::{Learnable, StepContext};
-use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, reduce};
+use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, gather_figures, reduce};
 use crate::position::Position;
 use crate::precision::Precision;
 use crate::settled::{Begun, Settled};
 use crate::timing::StepTimes;
-use crate::{Callback, Report, StopFlag, TrainError, TrainerConfig};
+use crate::{Callback, RankFigures, Report, StopFlag, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
@@ -68,10 +68,15 @@ pub(crate) struct Run<'a, M: Learnable> {
 
 /// Figures on their way over the ranks, and where the run stood when they left.
 pub(crate) struct Pending {
-    pub(crate) metrics: PendingMetrics,
-    pub(crate) epoch: u64,
-    pub(crate) step: u64,
-    pub(crate) learning_rate: f64,
+    metrics: PendingMetrics,
+    at: ReportPlace,
+}
+
+/// Where the run stood when figures were summed.
+struct ReportPlace {
+    epoch: u64,
+    step: u64,
+    learning_rate: f64,
 }
 
 impl<M: Learnable> Run<'_, M> {
@@ -120,10 +125,8 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn report(&mut self) -> Result<(), TrainError> {
         // On a device this waits for the steps whose figures they are.
         let local = self.times.wait(|| self.local.take())?;
-        let metrics = PendingMetrics::start(&self.control, local)?;
-        let (epoch, step) = (self.position.epoch, self.position.step);
-        let learning_rate = self.learning_rate();
-        match self.pending.replace(Pending { metrics, epoch, step, learning_rate }) {
+        let metrics = PendingMetrics::start(&self.control, local, self.times.take_interval())?;
+        match self.pending.replace(Pending { metrics, at: self.report_place() }) {
             Some(before) => self.publish(before),
             None => Ok(()),
         }
@@ -139,22 +142,27 @@ impl<M: Learnable> Run<'_, M> {
         }
         let local = self.times.wait(|| self.local.take())?;
         let metrics = reduce(&self.control, &local)?;
-        let learning_rate = self.learning_rate();
-        self.publish_metrics(self.position.epoch, self.position.step, learning_rate, metrics)
+        let ranks = gather_figures(&self.control, self.times.take_interval())?;
+        self.publish_metrics(self.report_place(), metrics, ranks)
     }
 
     pub(crate) fn publish(&mut self, pending: Pending) -> Result<(), TrainError> {
-        let Pending { metrics, epoch, step, learning_rate } = pending;
-        self.publish_metrics(epoch, step, learning_rate, metrics.finish()?)
+        let (metrics, ranks) = pending.metrics.finish()?;
+        self.publish_metrics(pending.at, metrics, ranks)
+    }
+
+    fn report_place(&self) -> ReportPlace {
+        let Position { epoch, step, .. } = self.position;
+        ReportPlace { epoch, step, learning_rate: self.learning_rate() }
     }
 
     fn publish_metrics(
         &mut self,
-        epoch: u64,
-        step: u64,
-        learning_rate: f64,
+        at: ReportPlace,
         metrics: Metrics,
+        ranks: Vec<RankFigures>,
     ) -> Result<(), TrainError> {
+        let ReportPlace { epoch, step, learning_rate } = at;
         if let Some(loss) = metrics.loss().filter(|loss| !loss.is_finite()) {
             return Err(TrainError::LossNotFinite { loss, step, epoch });
         }
@@ -162,13 +170,8 @@ impl<M: Learnable> Run<'_, M> {
         if metrics.loss().is_none() {
             return Ok(());
         }
-        let report = Report {
-            epoch,
-            step,
-            learning_rate,
-            samples_per_second: self.samples_per_second(),
-            metrics,
-        };
+        let samples_per_second = self.samples_per_second();
+        let report = Report { epoch, step, learning_rate, samples_per_second, metrics, ranks };
         self.notify(|callback| callback.on_report(&report))
     }
 }

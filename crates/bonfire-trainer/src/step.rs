@@ -23,6 +23,8 @@ impl<M: Learnable> Run<'_, M> {
             let Some(batch) = self.times.time(Part::Data, || batches.next()) else { break };
             let batch = batch?;
             samples += batch.global_samples as u64;
+            let own = batch.padding_mask.iter().filter(|padding| !**padding).count();
+            self.times.count_samples(own);
             self.show_batch(&batch, index)?;
             self.position.cursor = batch.cursor_after;
             self.micro_batch(batch, index, index + 1 == micro_batches)?;

@@ -19,6 +19,51 @@ pub struct TimeShare {
     pub optimizer: f64,
 }
 
+/// Where a rank's time went in an interval of the training, and what it has done in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RankFigures {
+    /// Training samples of this rank.
+    pub samples: f64,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// Parts of them.
+    pub share: TimeShare,
+}
+
+impl RankFigures {
+    /// Samples per second.
+    pub fn samples_per_second(&self) -> f64 {
+        per(self.samples, self.seconds)
+    }
+
+    /// Samples per second of the time in which this rank did not wait for others: all ranks go in step, and
+    /// a slow one stands out by this.
+    pub fn busy_samples_per_second(&self) -> f64 {
+        per(self.samples, self.seconds * (1.0 - self.share.comm_wait))
+    }
+
+    /// The numbers that make it up, for the way over the ranks.
+    pub(crate) fn to_words(self) -> [f64; Self::WORDS] {
+        let TimeShare { data, forward, backward, comm_wait, optimizer } = self.share;
+        [self.samples, self.seconds, data, forward, backward, comm_wait, optimizer]
+    }
+
+    /// Those of [`to_words`](Self::to_words).
+    pub(crate) fn from_words(words: &[f64]) -> Self {
+        let at = |index: usize| words.get(index).copied().unwrap_or(0.0);
+        let [data, forward, backward, comm_wait, optimizer] = [2, 3, 4, 5, 6].map(at);
+        let share = TimeShare { data, forward, backward, comm_wait, optimizer };
+        Self { samples: at(0), seconds: at(1), share }
+    }
+
+    pub(crate) const WORDS: usize = 7;
+}
+
+fn per(amount: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { amount / seconds } else { 0.0 }
+}
+
 /// A part of a training step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
@@ -49,6 +94,10 @@ pub(crate) struct StepTimes {
     total: Duration,
     /// Since when a step is under way.
     step: Option<Instant>,
+    /// Training samples of this rank.
+    samples: u64,
+    /// What parts, total and samples were when an interval was last taken.
+    taken: ([Duration; 5], Duration, u64),
 }
 
 impl StepTimes {
@@ -84,17 +133,33 @@ impl StepTimes {
         self.total
     }
 
-    pub(crate) fn share(&self) -> TimeShare {
-        let total = self.total.as_secs_f64();
-        let share = |part: Part| {
-            if total > 0.0 { self.parts[part as usize].as_secs_f64() / total } else { 0.0 }
-        };
-        TimeShare {
-            data: share(Part::Data),
-            forward: share(Part::Forward),
-            backward: share(Part::Backward),
-            comm_wait: share(Part::CommWait),
-            optimizer: share(Part::Optimizer),
-        }
+    pub(crate) fn count_samples(&mut self, samples: usize) {
+        self.samples += samples as u64;
     }
+
+    /// Where the time has gone since this was last asked for.
+    pub(crate) fn take_interval(&mut self) -> RankFigures {
+        let now = (self.parts, self.total, self.samples);
+        let (parts, total, samples) = std::mem::replace(&mut self.taken, now);
+        let parts = std::array::from_fn(|part| self.parts[part].saturating_sub(parts[part]));
+        figures(&parts, self.total.saturating_sub(total), self.samples - samples)
+    }
+
+    /// Where all of it has gone.
+    pub(crate) fn figures(&self) -> RankFigures {
+        figures(&self.parts, self.total, self.samples)
+    }
+}
+
+fn figures(parts: &[Duration; 5], total: Duration, samples: u64) -> RankFigures {
+    let seconds = total.as_secs_f64();
+    let share = |part: Part| per(parts[part as usize].as_secs_f64(), seconds);
+    let share = TimeShare {
+        data: share(Part::Data),
+        forward: share(Part::Forward),
+        backward: share(Part::Backward),
+        comm_wait: share(Part::CommWait),
+        optimizer: share(Part::Optimizer),
+    };
+    RankFigures { samples: samples as f64, seconds, share }
 }

@@ -8,7 +8,9 @@ use crate::position::Position;
 use crate::precision::Precision;
 use crate::run::Run;
 use crate::timing::StepTimes;
-use crate::{BatchSource, Callback, StopFlag, TimeShare, TrainError, TrainerConfig, Variant};
+use crate::{
+    BatchSource, Callback, RankFigures, StopFlag, TimeShare, TrainError, TrainerConfig, Variant,
+};
 use crate::{agreement, optimizer};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
@@ -59,6 +61,8 @@ pub struct FitReport<M> {
     pub first_step_at: Option<SystemTime>,
     /// Where this rank's training time went.
     pub time_share: TimeShare,
+    /// What each rank has done in this call, in the order of the ranks.
+    pub ranks: Vec<RankFigures>,
     /// Payload bytes that this rank has sent for gradients and parameters in this call.
     pub bytes_sent: u64,
     /// The same for each optimizer step.

@@ -5,10 +5,11 @@ use bonfire_nn::{ImageShape, NormConfig, NormKind};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{LinearConfig, PaddingConfig2d};
 use burn::tensor::Device;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Keys of `[model]` with `kind = "resnet"`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ResNetConfig {
     /// Layers with weights, projections aside: 8, 18, 34, 50, 101 or 152. Default 18.
@@ -35,7 +36,7 @@ pub struct ResNetConfig {
 }
 
 /// The layers before the first block of a [`ResNet`], as recipes write them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stem {
     /// A 3x3 convolution of stride 1, for images of about 32 pixels; the default.

@@ -4,6 +4,7 @@ use super::choice::choice;
 use super::resolve::Resolver;
 use super::sections::PlateauMode;
 use crate::{Metrics, TrainError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ choice! {
 
 /// `[checkpoint]`: when to save and how much to keep. The end of a run and an interrupt always
 /// save.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointSection {
     /// Optimizer steps between two checkpoints; default: none by steps.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,22 @@
 //! Enums that are written as one of a few words.
 
+use serde_json::json;
+
 use super::suggest::nearest;
 
 /// An enum whose variants are written as words in a configuration.
 pub(super) trait Choice: Copy + Sized + 'static {
     /// Every variant with the word for it, in the order in which messages list them.
     const WORDS: &'static [(&'static str, Self)];
+}
+
+/// The schema of a word with what each of them means.
+pub(super) fn schema_of(words: &[(&str, &str)]) -> schemars::Schema {
+    let words: Vec<_> = words
+        .iter()
+        .map(|(word, meaning)| json!({ "const": word, "description": meaning.trim() }))
+        .collect();
+    schemars::json_schema!({ "type": "string", "oneOf": words })
 }
 
 /// Finds the variant for `word`, or says which words are allowed.
@@ -28,13 +39,13 @@ pub(super) fn not_one_of(word: &str, names: &[&str]) -> String {
 /// several words for a variant the first is written.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident {
-        $($(#[$variant_meta:meta])* $variant:ident = $word:literal $(| $alias:literal)*,)+
+        $($(#[doc = $meaning:literal])* $variant:ident = $word:literal $(| $alias:literal)*,)+
     }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum $name {
-            $($(#[$variant_meta])* $variant,)+
+            $($(#[doc = $meaning])* $variant,)+
         }
 
         impl $name {
@@ -50,6 +61,18 @@ macro_rules! choice {
             const WORDS: &'static [(&'static str, Self)] = &[
                 $(($word, Self::$variant), $(($alias, Self::$variant),)*)+
             ];
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $crate::config::choice::schema_of(&[
+                    $(($word, concat!($($meaning),*)),)+
+                ])
+            }
         }
 
         impl std::fmt::Display for $name {

@@ -3,6 +3,7 @@
 use super::choice::choice;
 use super::resolve::{MIB, Resolver};
 use bonfire_parallel::{Compression, DataParallelConfig, LocalSgd, OuterMomentum, ZeroStage};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ choice! {
 }
 
 /// `[distributed]`: how ranks talk to each other.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DistributedSection {
     /// Engine, `"auto"`, `"nccl"`, `"host"`, `"local"` or `"mpi"`; default `"auto"`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,7 +175,7 @@ pub struct DistributedSection {
 
 /// `[distributed.local_sgd]`: ranks take steps of their own and average their parameters now and
 /// then.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalSgdSection {
     /// Optimizer steps from one average to the next; required.
     #[serde(skip_serializing_if = "Option::is_none")]

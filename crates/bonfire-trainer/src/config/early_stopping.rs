@@ -4,10 +4,11 @@ use super::checkpoint::Monitor;
 use super::resolve::Resolver;
 use super::sections::PlateauMode;
 use crate::EarlyStopping;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `[early_stopping]`: when a run ends before its budget is used up; default: never.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EarlyStoppingSection {
     /// The validation figure that has to improve; required.
     #[serde(skip_serializing_if = "Option::is_none")]

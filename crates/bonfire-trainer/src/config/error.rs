@@ -1,6 +1,8 @@
 //! What is wrong with a configuration, all of it at once.
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// One thing wrong with a configuration: where it was written, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +15,30 @@ pub struct Problem {
     pub line: Option<usize>,
     /// File, or `--set key=value`, that the key came from.
     pub origin: String,
+    /// The text that the key was written in, and which part of it is meant.
+    pub excerpt: Option<Excerpt>,
+}
+
+/// A part of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The whole text: a file, or an override.
+    pub text: Arc<str>,
+    /// Bytes of it that are meant.
+    pub range: Range<usize>,
+}
+
+impl Problem {
+    /// Makes a problem of a whole source.
+    pub(super) fn of_source(origin: &str, message: impl Into<String>) -> Self {
+        let (key, message, origin) = (String::new(), message.into(), origin.to_owned());
+        Self { key, message, line: None, origin, excerpt: None }
+    }
+
+    /// Whether it only follows from another one, whose key could not be read.
+    pub(super) fn follows_from(&self, other: &Problem) -> bool {
+        self.key == other.key || self.key.starts_with(&format!("{}.", other.key))
+    }
 }
 
 impl fmt::Display for Problem {

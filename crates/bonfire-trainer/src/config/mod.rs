@@ -25,7 +25,10 @@ mod clip;
 mod data;
 mod distributed;
 mod early_stopping;
+mod environment;
 mod error;
+mod extends;
+mod help;
 mod one_or_many;
 mod optimizer;
 mod overrides;
@@ -55,13 +58,14 @@ pub use distributed::{
     LocalSgdSection, TransportKind,
 };
 pub use early_stopping::{EarlyStoppingPlan, EarlyStoppingSection};
-pub use error::{ConfigError, Problem};
+pub use error::{ConfigError, Excerpt, Problem};
+pub use help::{ModelKeys, json_schema, reference};
 pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;
 pub use plan::{Budget, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan};
 pub use precision::PrecisionPlan;
 pub use resolve_transforms::LONGEST_EDGE;
-pub use run_config::RunConfig;
+pub use run_config::{Partial, RunConfig};
 pub use schedule::{
     Course, Landmark, LrScaling, OneCycle, ReduceOnPlateau, RunLength, ScalingRule, Schedule,
     SchedulePlan, SwaRate, Warmup, WarmupLength, WarmupStart,

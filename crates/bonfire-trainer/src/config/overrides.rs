@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use super::error::Problem;
+use super::error::{Excerpt, Problem};
 use super::source::Source;
 
 /// Pairs of keys of which a configuration has at most one.
@@ -22,24 +22,31 @@ pub(super) fn apply(
     overrides: &[String],
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let mut set = BTreeSet::new();
+    let mut set = Vec::new();
     for text in overrides {
-        let origin = format!("--set {text}");
         match parse(text).and_then(|(key, value)| insert(document, key, value).map(|()| key)) {
             Ok(key) => {
-                source.overridden(key, &origin);
-                set.insert(key);
+                source.overridden(key, text);
+                set.push(key.to_owned());
             }
             Err(Rejected { key, message }) => {
-                problems.push(Problem { key, message, line: None, origin });
+                let excerpt = Some(Excerpt { text: text.as_str().into(), range: 0..text.len() });
+                let origin = format!("--set {text}");
+                problems.push(Problem { key, excerpt, ..Problem::of_source(&origin, message) });
             }
         }
     }
+    replace_excluded(document, source, &set);
+    problems
+}
+
+/// Drops keys that exclude one of those that were `set` on top of them.
+pub(super) fn replace_excluded(document: &mut Table, source: &mut Source, set: &[String]) {
+    let set: BTreeSet<&str> = set.iter().map(String::as_str).collect();
     for (one, other) in EXCLUSIVE {
         replace(document, source, &set, one, other);
         replace(document, source, &set, other, one);
     }
-    problems
 }
 
 /// Why an override cannot be applied.
@@ -65,8 +72,12 @@ fn parse(text: &str) -> Result<(&str, Value), Rejected> {
             format!("{key:?} is no key; write names joined by dots, like train.max_steps");
         return Err(Rejected::new(key, message));
     }
-    let value = value.parse().unwrap_or_else(|_| Value::String(value.to_owned()));
-    Ok((key, value))
+    Ok((key, read_value(value)))
+}
+
+/// Reads a value as TOML, or else as a string.
+pub(super) fn read_value(text: &str) -> Value {
+    text.parse().unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 
 /// Sets a dotted key, and makes the tables on its way.

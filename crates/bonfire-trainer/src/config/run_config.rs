@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::Table;
-use toml::de::DeTable;
 
 use super::checkpoint::CheckpointSection;
 use super::choice::{Choice, not_one_of};
@@ -13,13 +13,14 @@ use super::data;
 use super::distributed::DistributedSection;
 use super::early_stopping::EarlyStoppingSection;
 use super::error::{ConfigError, Problem};
+use super::extends::{self, Document};
 use super::overrides;
 use super::plan::Plan;
 use super::sections::{
     AverageSection, ClipSection, DataKind, DataSection, LogSection, ModelSection, OptimizerSection,
     PrecisionSection, ProfileSection, ScheduleSection,
 };
-use super::source::{Source, line_at};
+use super::source::Source;
 use super::strict::Reader;
 use super::train::TrainSection;
 
@@ -28,7 +29,7 @@ use super::train::TrainSection;
 /// Read one with [`RunConfig::load`] or [`RunConfig::from_toml_str`], or build one in code from
 /// `RunConfig::default()`. [`Plan::resolve`] fills in the defaults. Equality compares what is
 /// configured, not where it was written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct RunConfig {
     /// Name of the run, part of the run folder's name; default: the model's kind.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +85,7 @@ pub struct RunConfig {
 struct TopLevel {
     name: Option<String>,
     seed: Option<u64>,
+    extends: Option<toml::Value>,
 }
 
 impl RunConfig {
@@ -99,22 +101,36 @@ impl RunConfig {
     /// both are reported together.
     ///
     /// # Errors
-    /// Happens when the file cannot be read, is no TOML, or has unknown keys or wrong types; then
-    /// the wrong values that [`Plan::resolve`] would find at world size 1 are reported too.
+    /// Happens when the file, or one that it extends, cannot be read, is no TOML, or has unknown keys or
+    /// wrong types; then the wrong values that [`Plan::resolve`] would find at world size 1 are reported
+    /// too.
     pub fn load_with_overrides(
         path: impl AsRef<Path>,
         overrides: &[String],
     ) -> Result<Self, ConfigError> {
+        Self::load_what_can_be(path, overrides)?.complete()
+    }
+
+    /// Reads a configuration from a file and applies `--set` overrides, and goes on with what can be read
+    /// when there are problems, so that all that is wrong can be told at once.
+    ///
+    /// # Errors
+    /// Happens when the file, or one that it extends, cannot be read or is no TOML.
+    pub fn load_what_can_be(
+        path: impl AsRef<Path>,
+        overrides: &[String],
+    ) -> Result<Partial, ConfigError> {
         let path = path.as_ref();
         let origin = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
             let message = format!("cannot read the configuration: {error}; check the path");
-            ConfigError::one(Source::unlocated(&origin).problem("", message))
+            ConfigError::one(Problem::of_source(&origin, message))
         })?;
-        Self::from_toml_str_with_overrides(&text, &origin, overrides)
+        Self::read(&text, &origin, path.parent().unwrap_or(Path::new(".")), overrides)
     }
 
-    /// Reads a configuration from text; `origin` names the text in messages.
+    /// Reads a configuration from text; `origin` names the text in messages. What it extends is looked for
+    /// from the current folder on.
     ///
     /// # Errors
     /// As [`RunConfig::load_with_overrides`].
@@ -131,9 +147,20 @@ impl RunConfig {
         origin: &str,
         overrides: &[String],
     ) -> Result<Self, ConfigError> {
-        let (mut document, mut source) = parse(text, origin)?;
-        let problems = overrides::apply(&mut document, &mut source, overrides);
-        Self::build(document, source, problems)
+        Self::read(text, origin, Path::new("."), overrides)?.complete()
+    }
+
+    fn read(
+        text: &str,
+        origin: &str,
+        folder: &Path,
+        overrides: &[String],
+    ) -> Result<Partial, ConfigError> {
+        let read = extends::read(text, origin, folder);
+        let Document { mut table, mut source, mut problems } =
+            read.map_err(|problems| ConfigError { problems })?;
+        problems.extend(overrides::apply(&mut table, &mut source, overrides));
+        Ok(Self::build(table, source, problems))
     }
 
     /// Applies `--set key=value` overrides.
@@ -150,7 +177,7 @@ impl RunConfig {
         let mut document = self.to_table()?;
         let mut source = self.source.clone();
         let problems = overrides::apply(&mut document, &mut source, overrides);
-        *self = Self::build(document, source, problems)?;
+        *self = Self::build(document, source, problems).complete()?;
         Ok(())
     }
 
@@ -218,11 +245,7 @@ impl RunConfig {
     }
 
     /// Reads every section of a parsed document.
-    fn build(
-        mut document: Table,
-        source: Source,
-        mut problems: Vec<Problem>,
-    ) -> Result<Self, ConfigError> {
+    fn build(mut document: Table, source: Source, mut problems: Vec<Problem>) -> Partial {
         let mut reader = Reader::new(&source);
         let mut config = Self {
             model: reader.section(&mut document, "model"),
@@ -242,52 +265,55 @@ impl RunConfig {
         };
         let top: TopLevel = reader.read("", document).unwrap_or_default();
         (config.name, config.seed) = (top.name, top.seed);
+        if top.extends.is_some() {
+            let message = "extends: belongs into the file; here it would come too late";
+            reader.problems.push(source.problem("extends", message));
+        }
         problems.append(&mut reader.problems);
         config.source = source;
-        if !problems.is_empty() {
-            problems.extend(config.further_problems(&problems));
-        }
-        ConfigError::check(config, problems)
+        Partial { config, problems }
     }
+}
 
-    /// The wrong values of a configuration that has other problems already, without those that
-    /// only follow from a key that could not be read.
-    fn further_problems(&self, known: &[Problem]) -> Vec<Problem> {
-        let Err(error) = Plan::resolve(self, 1) else { return Vec::new() };
-        let follows = |problem: &Problem| {
-            known.iter().any(|other| {
-                problem.key == other.key || problem.key.starts_with(&format!("{}.", other.key))
-            })
+/// A configuration as far as it could be read, and what is wrong with the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// What could be read; the rest is as if it had not been written.
+    pub config: RunConfig,
+    /// What could not.
+    pub problems: Vec<Problem>,
+}
+
+impl Partial {
+    /// Adds what a further check has found, but for what only follows from a key that could not be read.
+    pub fn add<T>(&mut self, checked: Result<T, ConfigError>) -> Option<T> {
+        let error = match checked {
+            Ok(value) => return Some(value),
+            Err(error) => error,
         };
-        error.problems.into_iter().filter(|problem| !follows(problem)).collect()
+        let follows =
+            |problem: &Problem| self.problems.iter().any(|known| problem.follows_from(known));
+        let further: Vec<_> =
+            error.problems.into_iter().filter(|problem| !follows(problem)).collect();
+        self.problems.extend(further);
+        None
     }
-}
 
-/// Parses TOML and notes the line of every key.
-fn parse(text: &str, origin: &str) -> Result<(Table, Source), ConfigError> {
-    let (document, errors) = DeTable::parse_recoverable(text);
-    let mut problems: Vec<Problem> = errors.iter().map(|e| syntax(e, text, origin)).collect();
-    // One slip can make several errors in a line; the first says enough.
-    problems.sort_by_key(|problem| problem.line);
-    problems.dedup_by_key(|problem| problem.line);
-    let table = match text.parse::<Table>() {
-        Ok(table) => table,
-        Err(error) => {
-            if problems.is_empty() {
-                problems.push(syntax(&error, text, origin));
-            }
-            return Err(ConfigError { problems });
+    /// All problems, of which a failed check has left at least one.
+    pub fn into_error(self) -> ConfigError {
+        ConfigError { problems: self.problems }
+    }
+
+    /// The configuration, if nothing is wrong with it.
+    ///
+    /// # Errors
+    /// All problems, and with them the wrong values that [`Plan::resolve`] would find at world size 1.
+    pub fn complete(mut self) -> Result<RunConfig, ConfigError> {
+        if !self.problems.is_empty() {
+            let resolved = Plan::resolve(&self.config, 1);
+            self.add(resolved);
         }
-    };
-    Ok((table, Source::of_document(origin, text, document.get_ref())))
-}
-
-fn syntax(error: &toml::de::Error, text: &str, origin: &str) -> Problem {
-    Problem {
-        key: String::new(),
-        message: format!("not valid TOML: {}", error.message()),
-        line: error.span().map(|span| line_at(text, span.start)),
-        origin: origin.to_owned(),
+        ConfigError::check(self.config, self.problems)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The defaults named here are filled in by [`Plan::resolve`](super::Plan::resolve).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::choice::choice;
@@ -143,7 +144,7 @@ choice! {
 }
 
 /// `[model]`: which model, and the model's own keys.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelSection {
     /// Name of the model in the registry; required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,11 +160,12 @@ pub struct ModelSection {
     /// All other keys, read by the model's own configuration; see
     /// [`RunConfig::parse_model`](super::RunConfig::parse_model).
     #[serde(flatten)]
+    #[schemars(skip)]
     pub keys: toml::Table,
 }
 
 /// `[data]`: where samples come from and how many a step takes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DataSection {
     /// Format of the data set, `"idx"`, `"cifar10"`, `"cifar100"`, `"folder"`, `"csv"`, `"synthetic"`,
     /// or the name of a data set of the program's own; default `"idx"`.
@@ -175,6 +177,7 @@ pub struct DataSection {
     /// Keys of a data set of the program's own, read by its own configuration; see
     /// [`RunConfig::parse_data`](super::RunConfig::parse_data).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub options: Option<toml::Table>,
     /// Labels of `cifar100`, `"fine"` or `"coarse"`; default `"fine"`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,7 +238,7 @@ pub struct DataSection {
 
 /// `[data.normalize]`: a pixel `x` in 0..1 becomes `(x - mean) / std`; one value for all channels, or a
 /// list of one for each.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Normalize {
     /// Mean of the pixels, in units of the 0..1 range.
     pub mean: OneOrMany<f64>,
@@ -244,7 +247,7 @@ pub struct Normalize {
 }
 
 /// `[optimizer]`: PyTorch's names and defaults.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OptimizerSection {
     /// Rule, `"sgd"`, `"adam"` or `"adamw"`; required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -285,7 +288,7 @@ pub struct OptimizerSection {
 }
 
 /// `[[optimizer.groups]]`: parameters with settings of their own.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupSection {
     /// Pattern of whole module paths: `*` is any characters, `?` one. This or `kind` is required.
     #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
@@ -303,7 +306,7 @@ pub struct GroupSection {
 
 /// `[schedule]`: course of the learning rate over optimizer steps, with the names and defaults of
 /// `torch.optim.lr_scheduler`. A key that names kinds in brackets is one of theirs only.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleSection {
     /// Course after the warm-up; default `"constant"`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -396,7 +399,7 @@ pub struct ScheduleSection {
 }
 
 /// `[precision]`: number types.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrecisionSection {
     /// Number types, `"fp32"`, `"f64"`, `"bf16"` or `"fp16"`; default `"fp32"`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -419,7 +422,7 @@ pub struct PrecisionSection {
 }
 
 /// `[clip]`: bounds on gradients, after unscaling; default none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClipSection {
     /// Bound on the norm of all gradients together; above 0. Not together with `value`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -436,7 +439,7 @@ pub struct ClipSection {
 }
 
 /// `[average]`: an average of the weights, evaluated and saved beside them; default none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AverageSection {
     /// Which average.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -466,7 +469,7 @@ pub struct AverageSection {
 }
 
 /// `[log]`: what is printed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogSection {
     /// Seconds between two progress lines when the output is no terminal; default 5.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -477,6 +480,6 @@ pub struct LogSection {
 }
 
 /// `[profile]`: profiling; reserved, has no keys yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct ProfileSection {}

@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         let is_section = prefix.is_empty() && table.get(last).is_some_and(Value::is_table);
         let what = if is_section { "section" } else { "key" };
         let message = format!("unknown {what} {key:?}{}", remedy(last, &known));
-        self.problems.push(self.source.problem(&key, message));
+        self.problems.push(self.source.problem_of_name(&key, message));
     }
 }
 

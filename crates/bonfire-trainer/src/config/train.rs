@@ -1,5 +1,6 @@
 //! `[train]`: where, how long, and how often to look.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::choice::choice;
@@ -15,7 +16,7 @@ choice! {
 }
 
 /// `[train]`: where and how long to train, and how often to look.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrainSection {
     /// Where the model is trained, `"cpu"` or `"cuda"`: rank r of a machine has its GPU r; default
     /// `"cpu"`.

@@ -1,5 +1,6 @@
 //! `[data.transforms]` and `[data.valid_transforms]` as written.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::brief::{Brief, brief};
@@ -41,7 +42,7 @@ choice! {
 }
 
 /// `[data.transforms]`: what becomes of training images. Those given are applied in this order.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TransformsSection {
     /// Length of the shorter edge, or `[height, width]`; default: images keep their size.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +86,7 @@ pub struct TransformsSection {
 }
 
 /// `[data.valid_transforms]`: what becomes of validation images, which nothing random may touch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ValidTransformsSection {
     /// Length of the shorter edge, or `[height, width]`; default: images keep their size.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +100,7 @@ pub struct ValidTransformsSection {
 }
 
 /// `pad`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PadSection {
     /// Pixels at all sides, `[left and right, top and bottom]`, or `[left, top, right, bottom]`;
     /// required.
@@ -114,7 +115,7 @@ pub struct PadSection {
 }
 
 /// `random_crop`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RandomCropSection {
     /// Edge, or `[height, width]`; required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,7 +135,7 @@ pub struct RandomCropSection {
 }
 
 /// `random_resized_crop`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RandomResizedCropSection {
     /// Edge, or `[height, width]`, of the result; required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,7 +149,7 @@ pub struct RandomResizedCropSection {
 }
 
 /// `rotation`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RotationSection {
     /// Greatest angle either way in degrees, or `[least, greatest]`; required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +163,7 @@ pub struct RotationSection {
 }
 
 /// `color_jitter`: for each property a strength, or `[least, greatest]`; default none.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ColorJitterSection {
     /// Factors of the brightness; a strength `s` is `[max(0, 1 - s), 1 + s]`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +180,7 @@ pub struct ColorJitterSection {
 }
 
 /// `rand_augment`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RandAugmentSection {
     /// Operations an image; default 2.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,7 +197,7 @@ pub struct RandAugmentSection {
 }
 
 /// `trivial_augment`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrivialAugmentSection {
     /// Number of strengths, 2 or more; default 31.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +208,7 @@ pub struct TrivialAugmentSection {
 }
 
 /// `random_erasing`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RandomErasingSection {
     /// Probability, in [0, 1]; default 0.5.
     #[serde(skip_serializing_if = "Option::is_none")]

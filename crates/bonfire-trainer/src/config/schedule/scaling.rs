@@ -1,8 +1,12 @@
 //! How the learning rate grows with the batch of all ranks.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
+
+use super::super::choice::schema_of;
 
 /// How the learning rate follows the global batch, as written.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,6 +97,21 @@ impl fmt::Display for LrScaling {
             }
             Self::Factor(_) => write!(f, "factor {factor}"),
         }
+    }
+}
+
+impl JsonSchema for ScalingRule {
+    fn schema_name() -> Cow<'static, str> {
+        "ScalingRule".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let rules = schema_of(&[
+            ("none", "Not at all."),
+            ("linear", "In proportion."),
+            ("sqrt", "With the square root."),
+        ]);
+        json_schema!({ "anyOf": [rules, { "type": "number" }] })
     }
 }
 
