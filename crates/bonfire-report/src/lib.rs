@@ -2,3 +2,4 @@
 //! nor ranks.
 
 pub mod tensorboard;
+pub mod trace;
