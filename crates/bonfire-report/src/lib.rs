@@ -3,3 +3,4 @@
 
 pub mod tensorboard;
 pub mod trace;
+pub mod verdict;
