@@ -1,2 +1,4 @@
 //! What a run tells people: charts, its report, event files, traces and what they mean. Knows neither Burn
 //! nor ranks.
+
+pub mod history;
