@@ -1,4 +1,7 @@
 //! What a run tells people: charts, its report, event files, traces and what they mean. Knows neither Burn
 //! nor ranks.
 
+pub mod chart;
 pub mod history;
+mod number;
+mod xml;
