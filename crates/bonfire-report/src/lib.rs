@@ -3,5 +3,6 @@
 
 pub mod chart;
 pub mod history;
+pub mod html;
 mod number;
 mod xml;
