@@ -1,6 +1,7 @@
 use crate::bench::CollectivesArgs;
 use crate::checkpoints::CheckpointCommand;
 use crate::data_sets::DataCommand;
+use crate::voice::VoiceArgs;
 use bonfire_trainer::Resume;
 use clap::{Parser, Subcommand};
 use std::num::NonZeroUsize;
@@ -10,6 +11,8 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(name = "bonfire", version)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) voice: VoiceArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -226,6 +229,10 @@ pub(crate) struct TrainArgs {
     /// one command starts a run and restarts it. (A folder of that name is ./auto.)
     #[arg(long, value_name = "auto|never|PATH", default_value = "never", value_parser = read_resume)]
     pub(crate) resume: Resume,
+    /// The summary.json of another run, with which the speed is compared: speed-up and scaling efficiency in
+    /// the table and in summary.json.
+    #[arg(long, value_name = "SUMMARY.json")]
+    pub(crate) baseline: Option<PathBuf>,
     /// Prints the resolved recipe and its learning rates, and trains nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -1,7 +1,7 @@
 use crate::CliError;
 use crate::problems::{self, Look};
 use crate::process::rank_of_this_process;
-use crate::report::say;
+use crate::voice::complain;
 use std::process::ExitCode;
 
 /// How a command ended.
@@ -36,7 +36,7 @@ fn tell(error: &CliError) {
     if let Some(path) = &error_file
         && let Err(reason) = std::fs::write(path, error.to_string())
     {
-        say(format_args!("writing the error file {} failed: {reason}", path.display()));
+        complain(format_args!("writing the error file {} failed: {reason}", path.display()));
     }
     // Of ranks with one launcher, rank 0 says what all know; ranks started by hand may differ.
     let said_by_rank_0 =
@@ -44,9 +44,9 @@ fn tell(error: &CliError) {
     if !said_by_rank_0 || !error.is_known_to_all() {
         match error {
             CliError::Config(problems) => {
-                say(format_args!("error: {}", problems::show(problems, Look::of_stderr())));
+                complain(format_args!("error: {}", problems::show(problems, Look::of_stderr())));
             }
-            error => say(format_args!("error: {error}")),
+            error => complain(format_args!("error: {error}")),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::CliError;
 use crate::args::AnalyzeArgs;
 use crate::exit::Outcome;
 use crate::output::print_line;
-use crate::report::say;
+use crate::voice::say;
 use bonfire_comm::flight::{FOLDER_VARIABLE, Recorder, analyze, dump_on_signal};
 use bonfire_comm::{CommError, ProcessGroup};
 use signal_hook::consts::SIGUSR2;

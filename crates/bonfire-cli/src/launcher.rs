@@ -2,9 +2,9 @@
 
 use crate::CliError;
 use crate::exit::Outcome;
-use crate::launch::{Exit, WorkerSpec, run_workers};
+use crate::launch::{Exit, Labels, WorkerSpec, run_workers};
 use crate::process::launch_time;
-use crate::report::say;
+use crate::voice::{LogFormat, complain, environment, voice};
 use bonfire_comm::{ProcessGroup, StoreOptions, StoreServer, local};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -33,6 +33,10 @@ pub(crate) fn launch(args: Vec<OsString>, ranks: usize) -> Result<Outcome, CliEr
         ("BONFIRE_STORE_PORT".to_string(), port.to_string()),
         ("BONFIRE_STORE_HOSTED".to_string(), "1".to_string()),
     ];
+    spec.env.extend(environment());
+    if voice().log_format == LogFormat::Json {
+        spec.labels = Labels::Json;
+    }
     spec.run_id = secret.run_id;
     spec.token = secret.token;
     spec.launch_time_ns =
@@ -43,10 +47,10 @@ pub(crate) fn launch(args: Vec<OsString>, ranks: usize) -> Result<Outcome, CliEr
     if let Some(failure) = &outcome.failure {
         // A rank that could still speak has said why; a killed one could not.
         match failure.exit {
-            Exit::Signal(_) => say(format_args!("error: {}", outcome.summary)),
+            Exit::Signal(_) => complain(format_args!("error: {}", outcome.summary)),
             Exit::Code(_) if failure.message.is_some() => {}
             Exit::Code(code) => {
-                say(format_args!("rank {} failed with exit code {code}", failure.rank));
+                complain(format_args!("rank {} failed with exit code {code}", failure.rank));
             }
         }
     }

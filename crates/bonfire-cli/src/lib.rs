@@ -17,6 +17,7 @@ mod data;
 mod data_sets;
 mod device;
 mod dry_run;
+mod environment;
 mod error;
 mod evaluate;
 mod exit;
@@ -42,6 +43,7 @@ mod signals;
 mod skipped;
 mod survey;
 mod train;
+mod voice;
 mod weights;
 mod worker;
 
@@ -51,7 +53,6 @@ pub use own_data::DataConfig;
 pub use registry::{ModelConfig, Registry};
 
 use clap::Parser;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Runs the command line of this process with the models and data sets of `registry`.
@@ -61,8 +62,8 @@ pub fn run(registry: Registry) -> ExitCode {
     process::note_start();
     device::prepare();
     bonfire_trainer::keep_freed_memory();
-    start_log();
     let args = args::Args::parse();
+    voice::start(args.voice);
     let result = match args.command {
         args::Command::Analyze(args) => flight::analyze_dumps(&args),
         args::Command::Train(args) => train::train(&registry, &args),
@@ -79,15 +80,4 @@ pub fn run(registry: Registry) -> ExitCode {
         args::Command::Man(args) => shell::man(&args),
     };
     exit::code(result)
-}
-
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BONFIRE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    // Another subscriber may stand already, in a program that embeds this one.
-    drop(log.try_init());
 }

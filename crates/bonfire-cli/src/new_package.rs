@@ -4,7 +4,7 @@ use crate::CliError;
 use crate::args::NewArgs;
 use crate::exit::Outcome;
 use crate::package_name;
-use crate::report::say;
+use crate::voice::say;
 use std::path::{Path, PathBuf};
 
 /// Files of the package, with the text that they are made of.

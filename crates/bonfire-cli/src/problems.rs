@@ -23,11 +23,6 @@ impl Look {
         Self { is_terminal, has_color: is_terminal && has_color() }
     }
 
-    /// That of a file.
-    pub(crate) fn plain() -> Self {
-        Self { is_terminal: false, has_color: false }
-    }
-
     fn handler(self) -> GraphicalReportHandler {
         let theme = match self {
             Self { has_color: true, .. } => GraphicalTheme::unicode(),

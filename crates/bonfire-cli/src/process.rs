@@ -1,5 +1,6 @@
 //! What this process knows about itself.
 
+use bonfire_comm::RankEnv;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ const LAUNCH_TIME: &str = "BONFIRE_LAUNCH_TIME_NS";
 
 /// The rank that the environment gives this process, if any.
 pub(crate) fn rank_of_this_process() -> Option<usize> {
-    std::env::var("RANK").ok()?.trim().parse().ok()
+    RankEnv::detect().ok().flatten().map(|env| env.rank)
 }
 
 static START: OnceLock<SystemTime> = OnceLock::new();

@@ -3,11 +3,11 @@
 use crate::CliError;
 use crate::device::TrainDevice;
 use crate::output::print;
+use crate::voice::{say, voice};
 use bonfire_comm::ProcessGroup;
 use bonfire_parallel::{Compression, ZeroStage};
 use bonfire_trainer::config::Plan;
 use bonfire_trainer::run_folder::Summary;
-use std::io::Write;
 use std::path::Path;
 
 /// The first line: on what the run runs.
@@ -59,14 +59,12 @@ fn exchange(plan: &Plan) -> String {
     text
 }
 
-/// Prints a line to standard error; a closed one is nobody's loss.
-pub(crate) fn say(line: impl std::fmt::Display) {
-    drop(writeln!(std::io::stderr(), "{line}"));
-}
-
-/// Prints the run's figures to standard output.
+/// Prints the run's figures to standard output, unless only warnings and errors are to be told.
 pub(crate) fn print_table(summary: &Summary, folder: &Path) -> Result<(), CliError> {
-    print(table(summary, folder))
+    match voice().quiet {
+        true => Ok(()),
+        false => print(table(summary, folder)),
+    }
 }
 
 fn table(summary: &Summary, folder: &Path) -> String {
@@ -92,6 +90,8 @@ fn table(summary: &Summary, folder: &Path) -> String {
         ("test accuracy", number(summary.valid_accuracy, 4)),
         ("accuracy of averages", averages),
         ("images/s (all ranks)", format!("{:.0}", summary.images_per_s)),
+        ("images/s of each rank", per_rank(&summary.images_per_s_by_rank)),
+        ("speed-up / efficiency", against(summary)),
         ("epochs / steps", format!("{} / {}", summary.epochs, summary.steps)),
         ("seconds to first step", number(summary.seconds_to_first_step, 2)),
         ("time in data", percent(share.data)),
@@ -113,4 +113,29 @@ fn table(summary: &Summary, folder: &Path) -> String {
         text.push_str(&format!("{name:<32}{value}\n"));
     }
     text
+}
+
+/// Only where there are several ranks.
+fn per_rank(speeds: &[f64]) -> String {
+    match speeds {
+        [] | [_] => String::new(),
+        speeds if speeds.len() <= 8 => {
+            speeds.iter().map(|speed| format!("{speed:.0}")).collect::<Vec<_>>().join(", ")
+        }
+        speeds => {
+            let least = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = speeds.iter().copied().fold(0.0, f64::max);
+            format!("{least:.0} to {most:.0}")
+        }
+    }
+}
+
+/// Only where there is a run to compare with.
+fn against(summary: &Summary) -> String {
+    match (summary.speed_up, summary.scaling_efficiency) {
+        (Some(speed_up), Some(efficiency)) => {
+            format!("{speed_up:.2} / {:.0} %", efficiency * 100.0)
+        }
+        _ => String::new(),
+    }
 }

@@ -218,6 +218,9 @@ fn worker_args(args: &TrainArgs, out: &Path) -> Vec<OsString> {
     }
     list.extend(["--out".into(), out.into()]);
     list.extend(["--resume".into(), resume_word(&args.resume)]);
+    if let Some(baseline) = &args.baseline {
+        list.extend(["--baseline".into(), baseline.into()]);
+    }
     if args.insecure {
         list.push("--insecure".into());
     }

@@ -8,7 +8,7 @@ use crate::model_folder::{
     DESCRIPTION, ModelDescription, ModelFolder, ModelTensors, of_description,
 };
 use crate::registry::{ModelConfig, Registry};
-use crate::report::say;
+use crate::voice::say;
 use bonfire_trainer::RunFolder;
 use bonfire_trainer::config::Plan;
 use bonfire_trainer::weights::{Fitted, Head, export_pytorch, load_weights};

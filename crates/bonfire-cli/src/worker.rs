@@ -4,23 +4,25 @@ use crate::CliError;
 use crate::args::TrainArgs;
 use crate::data::{Data, Loader};
 use crate::device::TrainDevice;
+use crate::environment;
 use crate::exit::Outcome;
 use crate::flight;
 use crate::interrupt::Interrupt;
 use crate::own_data::Images;
 use crate::process::launch_time;
 use crate::registry::ModelConfig;
-use crate::report::{Header, print_table, say};
+use crate::report::{Header, print_table};
 use crate::run_lock::RunLock;
 use crate::skipped::count_skipped;
 use crate::survey::{self, Survey};
+use crate::voice::{LogFormat, VoiceArgs, say, voice};
 use crate::weights::begin_with;
 use bonfire_comm::ProcessGroup;
 use bonfire_nn::{ImageShape, has_sync_batchnorm};
 use bonfire_parallel::ParallelError;
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, RunConfig};
-use bonfire_trainer::run_folder::{SkippedFiles, Summary};
+use bonfire_trainer::run_folder::{Baseline, SkippedFiles, Summary};
 use bonfire_trainer::{
     BatchSource, ProgressPrinter, Resume, RunFolder, TrainError, Trainer, TrainerConfig,
 };
@@ -51,6 +53,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     if first {
         Header::new(&rank.group, &rank.device, plan, rank.threads).print();
     }
+    let baseline = rank.args.baseline.as_deref().map(Baseline::read).transpose()?;
     let data = Data::open(plan, rank.images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let samples = data.train.num_samples();
@@ -66,17 +69,33 @@ pub(crate) fn train_model<C: ModelConfig>(
     config.resume = rank.args.resume.clone();
     let folder = run_folder(plan, &rank, first)?;
     let _lock = folder.as_ref().map(|folder| RunLock::take(folder.path())).transpose()?;
+    if let Some(folder) = &folder {
+        let surroundings = environment::describe(&rank.group, &rank.device, plan, rank.threads);
+        folder.write_environment(&surroundings)?;
+    }
     flight::agree(&rank.group, folder.as_ref().map(RunFolder::path)).map_err(TrainError::from)?;
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
     config.checkpoint_folder =
         Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));
-    let mut trainer = Trainer::new(config, rank.group.clone())
-        .with_callback(ProgressPrinter::new(plan.log.interval))
-        .with_stop_flag(rank.interrupt.stop_flag());
+    let mut trainer =
+        Trainer::new(config, rank.group.clone()).with_stop_flag(rank.interrupt.stop_flag());
+    let progress = ProgressPrinter::new(plan.log.interval);
+    trainer = match voice() {
+        VoiceArgs { quiet: true, .. } => trainer,
+        VoiceArgs { log_format: LogFormat::Json, .. } => trainer.with_callback(progress.with_log()),
+        _ => trainer.with_callback(progress),
+    };
     if let Some(folder) = &folder {
         trainer = trainer
             .with_callback(folder.run_files(plan.to_toml()?, description.clone()))
-            .with_callback(folder.metrics_file(plan.checkpoint.on_error)?);
+            .with_callback(folder.metrics_file(plan.checkpoint.on_error)?)
+            .with_callback(folder.metrics_lines(plan.checkpoint.on_error)?);
+        if plan.log.tensorboard {
+            trainer = trainer.with_callback(folder.tensorboard());
+        }
+        if plan.log.report {
+            trainer = trainer.with_callback(folder.report_page());
+        }
     }
     if plan.log.samples {
         // Ranks on other machines write into a folder of the same name there.
@@ -107,6 +126,9 @@ pub(crate) fn train_model<C: ModelConfig>(
             .map(|seconds| seconds.as_secs_f64());
         let mut summary = Summary::new(&report, seconds);
         summary.skipped_files = skipped_files;
+        if let Some(baseline) = &baseline {
+            summary = summary.against(baseline);
+        }
         folder.write_model(&report.model, &description)?;
         for variant in &report.variants {
             folder.write_variant(&report.model, variant)?;
@@ -115,6 +137,9 @@ pub(crate) fn train_model<C: ModelConfig>(
             true => say(format_args!("the run has come to its end before: nothing was trained")),
             false => {
                 folder.write_summary(&summary)?;
+                if plan.log.report {
+                    folder.write_report()?;
+                }
                 print_table(&summary, folder.path())?;
             }
         }

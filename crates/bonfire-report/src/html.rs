@@ -20,11 +20,25 @@ use std::path::{Path, PathBuf};
 /// Name of the report in the folder of a run.
 pub const FILE_NAME: &str = "report.html";
 
+/// Whether a run goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It trains: a summary that is there is of an earlier part of it.
+    Running,
+    /// It has ended with an error.
+    Failed(String),
+    /// Its summary tells, if there is one.
+    #[default]
+    AsItsFilesTell,
+}
+
 /// What is known of a run; whatever is missing is left out of its report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Input {
     /// Name of the run.
     pub name: String,
+    /// Whether it goes on.
+    pub standing: Standing,
     /// The rows of `metrics.jsonl`.
     pub rows: Vec<Row>,
     /// The resolved configuration, as TOML.
@@ -38,7 +52,8 @@ pub struct Input {
 }
 
 impl Input {
-    /// Reads the files of a run's folder, each of which may be missing. The run is named like its folder.
+    /// Reads the files of a run's folder, each of which may be missing. The run is named like its folder,
+    /// and stands as its files tell.
     ///
     /// # Errors
     /// Those of reading, and [`io::ErrorKind::InvalidData`] naming the file that is not as it should be.
@@ -57,7 +72,11 @@ pub fn render(input: &Input) -> String {
 ///
 /// # Errors
 /// Those of [`Input::read`] and of writing.
-pub fn write(folder: &Path) -> io::Result<PathBuf> {
-    let html = render(&Input::read(folder)?);
+pub fn write(folder: &Path, standing: Standing) -> io::Result<PathBuf> {
+    let mut input = Input::read(folder)?;
+    if standing != Standing::AsItsFilesTell {
+        input.summary = None;
+    }
+    let html = render(&Input { standing, ..input });
     folder::write(folder, &html)
 }

@@ -11,7 +11,7 @@
 
 mod sample;
 
-use bonfire_report::html;
+use bonfire_report::html::{self, Standing};
 use image::{Rgb, RgbImage};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -125,7 +125,7 @@ fn pixels(picture: &RgbImage, edges: [u32; 4], colour: Rgb<u8>) -> (usize, f64) 
 fn check(program: &Path, width: u32, flags: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     sample::write(folder.path());
-    let report = html::write(folder.path()).unwrap();
+    let report = html::write(folder.path(), Standing::AsItsFilesTell).unwrap();
     let text = std::fs::read_to_string(&report).unwrap().replace("</body>", MEASURE);
     let page = folder.path().join("measured.html");
     std::fs::write(&page, text).unwrap();

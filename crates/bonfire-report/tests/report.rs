@@ -5,7 +5,7 @@
 mod sample;
 
 use bonfire_report::history::{Phase, Row};
-use bonfire_report::html::{self, Input};
+use bonfire_report::html::{self, Input, Standing};
 use std::time::{Duration, Instant};
 
 /// Panics unless every tag is closed in its order and every `&` begins an entity.
@@ -42,7 +42,7 @@ fn assert_entities(text: &str) {
 fn the_report_has_every_section_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
     sample::write(folder.path());
-    let path = html::write(folder.path()).unwrap();
+    let path = html::write(folder.path(), Standing::AsItsFilesTell).unwrap();
     let html = std::fs::read_to_string(&path).unwrap();
     assert_eq!(path, folder.path().join("report.html"));
     assert_well_formed(&html);
@@ -95,6 +95,7 @@ fn nothing_from_outside_becomes_markup() {
     let mut rows = sample::rows(1, 50);
     rows[0].figures.push((evil.to_string(), 1.0));
     let input = Input {
+        standing: Standing::AsItsFilesTell,
         name: evil.to_string(),
         rows,
         config: Some(evil.to_string()),
@@ -115,7 +116,9 @@ fn nothing_from_outside_becomes_markup() {
 #[test]
 fn missing_files_leave_their_sections_out() {
     let folder = tempfile::tempdir().unwrap();
-    let text = std::fs::read_to_string(html::write(folder.path()).unwrap()).unwrap();
+    let text =
+        std::fs::read_to_string(html::write(folder.path(), Standing::AsItsFilesTell).unwrap())
+            .unwrap();
     assert_well_formed(&text);
     assert!(text.contains(">running</span>") && text.contains("no figures yet"));
     for part in ["<figure", "<table", "<pre", "class=\"card\"", "<h2"] {
@@ -123,13 +126,15 @@ fn missing_files_leave_their_sections_out() {
     }
     let line = sample::rows(1, 50)[0].to_line().unwrap();
     std::fs::write(folder.path().join("metrics.jsonl"), format!("{line}{}", &line[..30])).unwrap();
-    let text = std::fs::read_to_string(html::write(folder.path()).unwrap()).unwrap();
+    let text =
+        std::fs::read_to_string(html::write(folder.path(), Standing::AsItsFilesTell).unwrap())
+            .unwrap();
     assert!(
         text.contains("<figcaption>Loss</figcaption>") && !text.contains("no data"),
         "a run of one row"
     );
     std::fs::write(folder.path().join("metrics.jsonl"), format!("nonsense\n{line}")).unwrap();
-    let error = html::write(folder.path()).unwrap_err().to_string();
+    let error = html::write(folder.path(), Standing::AsItsFilesTell).unwrap_err().to_string();
     assert!(error.contains("line 1 is not a row"), "{error}");
 }
 
@@ -184,5 +189,5 @@ fn a_run_of_one_rank_without_validation_has_its_charts() {
 fn write_a_sample() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("digits-20260131-120000");
     sample::write(&folder);
-    println!("{}", html::write(&folder).unwrap().display());
+    println!("{}", html::write(&folder, Standing::AsItsFilesTell).unwrap().display());
 }

@@ -80,6 +80,15 @@ pub struct Report {
     pub ranks: Vec<RankFigures>,
 }
 
+impl Report {
+    /// Samples per second over all ranks since the report before.
+    pub fn interval_samples_per_second(&self) -> f64 {
+        let samples: f64 = self.ranks.iter().map(|rank| rank.samples).sum();
+        let seconds = self.ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
+        if seconds > 0.0 { samples / seconds } else { 0.0 }
+    }
+}
+
 /// An epoch ended.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

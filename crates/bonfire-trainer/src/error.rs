@@ -88,6 +88,15 @@ pub enum TrainError {
         /// Those that there are.
         known: Vec<String>,
     },
+    /// Happens when figures of classes are asked for, and the model tells no scores of classes.
+    #[error(
+        "train.metrics asks for figures of classes, and the model's validation_step gives no scores; add \
+         StepOutput::with_scores there, or leave the figures out"
+    )]
+    NoScores,
+    /// Happens when figures of classes cannot be computed.
+    #[error(transparent)]
+    Figures(#[from] bonfire_metrics::MetricError),
     /// Happens when Burn's learner gets a model whose synchronised batch normalisation would see this
     /// rank's batches alone.
     #[error(

@@ -101,19 +101,37 @@ pub struct StepOutput {
     pub weight: f64,
     /// Further figures to report.
     pub metrics: Vec<Metric>,
+    /// What figures of classes are computed from: F1 or the area under the ROC curve, for example. Looked at
+    /// in validations only.
+    pub scores: Option<ClassScores>,
+}
+
+/// Scores of every class, and the right ones.
+#[derive(Debug, Clone)]
+pub struct ClassScores {
+    /// Shape `[batch, classes]`, before any softmax.
+    pub scores: Tensor<2>,
+    /// Shape `[batch]`.
+    pub targets: Tensor<1, Int>,
 }
 
 impl StepOutput {
     /// Makes the output of a mean loss over `samples` samples.
     pub fn mean(loss: Tensor<1>, samples: usize) -> Self {
         let reduction = LossReduction::Mean;
-        Self { loss, reduction, weight: samples as f64, metrics: Vec::new() }
+        Self { loss, reduction, weight: samples as f64, metrics: Vec::new(), scores: None }
     }
 
     /// Makes the output of a summed loss over `samples` samples.
     pub fn sum(loss: Tensor<1>, samples: usize) -> Self {
         let reduction = LossReduction::Sum;
-        Self { loss, reduction, weight: samples as f64, metrics: Vec::new() }
+        Self { loss, reduction, weight: samples as f64, metrics: Vec::new(), scores: None }
+    }
+
+    /// Gives the scores of every class, `[batch, classes]` before any softmax, and the right classes, `[batch]`:
+    /// from a validation step, for the figures of classes that the run is asked for.
+    pub fn with_scores(self, scores: Tensor<2>, targets: Tensor<1, Int>) -> Self {
+        Self { scores: Some(ClassScores { scores, targets }), ..self }
     }
 
     /// Adds a figure that is reported as `sum / count` over all ranks.
@@ -138,11 +156,14 @@ impl<M: ImageClassifier> Learnable for M {
     type Batch = ImageBatch;
 
     fn training_step(&self, batch: ImageBatch, context: &StepContext) -> StepOutput {
-        classify(self, batch, context)
+        classify(self, batch, context).0
     }
 
     fn validation_step(&self, batch: ImageBatch, context: &StepContext) -> StepOutput {
-        classify(self, batch, &StepContext { label_smoothing: 0.0, ..context.clone() })
+        let targets = batch.targets.clone();
+        let context = StepContext { label_smoothing: 0.0, ..context.clone() };
+        let (output, scores) = classify(self, batch, &context);
+        output.with_scores(scores, targets)
     }
 
     fn class_scores(&self, batch: &ImageBatch) -> Option<Tensor<2>> {
@@ -150,12 +171,18 @@ impl<M: ImageClassifier> Learnable for M {
     }
 }
 
-fn classify(model: &impl ImageClassifier, batch: ImageBatch, context: &StepContext) -> StepOutput {
+/// The output of a step, and the scores of the classes.
+fn classify(
+    model: &impl ImageClassifier,
+    batch: ImageBatch,
+    context: &StepContext,
+) -> (StepOutput, Tensor<2>) {
     let samples = batch.len();
     let ImageBatch { images, targets, mixed } = batch;
     let logits = model.forward(context.input(images));
     let correct = correct_predictions(logits.clone(), prevailing(&targets, mixed.as_ref()));
     let smoothing = context.label_smoothing;
+    let scores = logits.clone();
     let loss = match mixed {
         Some(MixedTargets { partners, lambda }) => {
             cross_entropy_mixed(logits, [targets, partners], lambda, smoothing)
@@ -163,11 +190,8 @@ fn classify(model: &impl ImageClassifier, batch: ImageBatch, context: &StepConte
         None if smoothing > 0.0 => cross_entropy_smoothed(logits, targets, smoothing),
         None => cross_entropy(logits, targets),
     };
-    StepOutput::mean(loss, samples).with_metric(
-        "accuracy",
-        correct.float().cast(DType::F32),
-        samples as f64,
-    )
+    let accuracy = correct.float().cast(DType::F32);
+    (StepOutput::mean(loss, samples).with_metric("accuracy", accuracy, samples as f64), scores)
 }
 
 /// The classes with the larger share in each image.

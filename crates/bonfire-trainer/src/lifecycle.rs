@@ -2,7 +2,7 @@
 
 use crate::Resume;
 use crate::config::Budget;
-use crate::evaluate::{evaluate, evaluate_variant};
+use crate::evaluate::{Evaluation, Examination};
 use crate::learnable::{Learnable, StepContext};
 use crate::metrics::{Metrics, gather_figures};
 use crate::position::Position;
@@ -170,10 +170,14 @@ impl<M: Learnable> Run<'_, M> {
             ..self.context(0)
         };
         let model = self.parallel.consensus()?;
-        let mut metrics = evaluate(&model, valid, &self.control, &context)?;
-        for variant in self.variants()? {
-            metrics.extend(evaluate_variant(&model, variant, valid, &self.control, &context)?);
+        let (variants, figures) = (self.variants()?, self.config.metrics.as_slice());
+        let examination =
+            Examination { data: valid, group: &self.control, context: &context, figures };
+        let Evaluation { mut metrics, confusion_matrix } = examination.evaluate(&model)?;
+        for variant in variants {
+            metrics.extend(examination.evaluate_variant(&model, variant)?);
         }
+        self.confusion_matrix = confusion_matrix;
         self.settled = None;
         self.notify(|callback| callback.on_validation_end(epoch, step, &metrics))?;
         self.adjust_rate(&metrics)?;
@@ -270,6 +274,7 @@ impl<M: Learnable> Run<'_, M> {
             samples_per_second: self.samples_per_second(),
             train: self.epoch_metrics,
             valid: self.valid_metrics,
+            confusion_matrix: self.confusion_matrix,
             first_step_at: self.first_step_at,
             time_share: self.times.figures().share,
             ranks,

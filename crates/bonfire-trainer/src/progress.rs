@@ -4,9 +4,10 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Shows a run's progress on standard error, on rank 0 only: a bar on a terminal, else a line every
-/// few seconds.
+/// few seconds, or events of the log.
 pub struct ProgressPrinter {
     interval: Duration,
+    logs: bool,
     /// Rank 0's; a bar only on a terminal.
     output: Option<Output>,
     epochs: u64,
@@ -18,6 +19,7 @@ pub struct ProgressPrinter {
 enum Output {
     Bar(ProgressBar),
     Lines,
+    Log,
 }
 
 impl ProgressPrinter {
@@ -25,12 +27,19 @@ impl ProgressPrinter {
     pub fn new(interval: Duration) -> Self {
         Self {
             interval,
+            logs: false,
             output: None,
             epochs: 0,
             total_steps: 0,
             last_line: Instant::now(),
             latest: Metrics::default(),
         }
+    }
+
+    /// Makes it log events, every `interval` and at validations, in place of anything else.
+    #[must_use]
+    pub fn with_log(self) -> Self {
+        Self { logs: true, ..self }
     }
 
     fn message(&self, epoch: u64, images_per_second: f64) -> String {
@@ -47,7 +56,7 @@ impl ProgressPrinter {
             Some(Output::Bar(bar)) => bar.println(text),
             // A closed standard error must not end the run.
             Some(Output::Lines) => drop(writeln!(std::io::stderr(), "{text}")),
-            None => {}
+            Some(Output::Log) | None => {}
         }
         self.last_line = Instant::now();
     }
@@ -64,7 +73,9 @@ impl Callback for ProgressPrinter {
             return Ok(());
         }
         let target = ProgressDrawTarget::stderr();
-        self.output = Some(if target.is_hidden() {
+        self.output = Some(if self.logs {
+            Output::Log
+        } else if target.is_hidden() {
             Output::Lines
         } else {
             let bar = ProgressBar::with_draw_target(Some(fit.total_steps), target);
@@ -86,7 +97,19 @@ impl Callback for ProgressPrinter {
                 let message = self.message(end.epoch, end.samples_per_second);
                 self.line(&format!("{message}  step {}/{}", end.step, self.total_steps));
             }
-            Output::Lines => {}
+            Output::Log if self.last_line.elapsed() >= self.interval => {
+                self.last_line = Instant::now();
+                tracing::info!(
+                    epoch = end.epoch,
+                    step = end.step,
+                    total_steps = self.total_steps,
+                    images_per_s = end.samples_per_second,
+                    loss = self.latest.loss(),
+                    accuracy = self.latest.mean("accuracy"),
+                    "training"
+                );
+            }
+            Output::Lines | Output::Log => {}
         }
         Ok(())
     }
@@ -114,8 +137,13 @@ impl Callback for ProgressPrinter {
         step: u64,
         metrics: &Metrics,
     ) -> Result<(), TrainError> {
-        if self.output.is_none() {
-            return Ok(());
+        match self.output {
+            None => return Ok(()),
+            Some(Output::Log) => {
+                let (loss, accuracy) = (metrics.loss(), metrics.mean("accuracy"));
+                tracing::info!(epoch, step, loss, accuracy, "validated");
+            }
+            Some(_) => {}
         }
         let mut text = format!("epoch {}/{}  step {step}", epoch + 1, self.epochs.max(epoch + 1));
         for value in &self.latest.0 {

@@ -10,6 +10,7 @@ use crate::timing::StepTimes;
 use crate::{Callback, RankFigures, Report, StopFlag, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
+use bonfire_metrics::ConfusionMatrix;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
 use burn::tensor::Device;
 use std::time::{Instant, SystemTime};
@@ -40,6 +41,8 @@ pub(crate) struct Run<'a, M: Learnable> {
     /// Training figures of the epoch at hand, then of the last one.
     pub(crate) epoch_metrics: Metrics,
     pub(crate) valid_metrics: Option<Metrics>,
+    /// Of the last validation, if it was asked for.
+    pub(crate) confusion_matrix: Option<ConfusionMatrix>,
     pub(crate) samples: u64,
     pub(crate) first_step_at: Option<SystemTime>,
     pub(crate) stopped: bool,

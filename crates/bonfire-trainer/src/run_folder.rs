@@ -4,6 +4,10 @@
 //! runs/digits-20260131-120000/
 //!   config.toml         the resolved configuration
 //!   metrics.csv         training reports and validations
+//!   metrics.jsonl       the same with what every rank did, see bonfire_report::history
+//!   tensorboard/        the same as event files for TensorBoard
+//!   environment.json    what the run ran on
+//!   report.html         all of it, to look at
 //!   samples-rank0.csv   which samples each step of a rank has had, if asked for
 //!   checkpoints/        see the checkpoint module
 //!   model.safetensors   parameters and buffers by module path
@@ -15,11 +19,20 @@
 use crate::checkpoint::write_safetensors;
 use crate::config::OnError;
 use crate::metrics_file::MetricsFile;
+use crate::metrics_lines::MetricsLines;
+use crate::report_page::ReportPage;
 use crate::sample_log::SampleLog;
+use crate::tensorboard::TensorBoard;
 use crate::whole_file::write_whole;
-use crate::{Callback, FitReport, FitStart, Learnable, TimeShare, TrainError, Variant};
+use crate::{
+    Callback, FitReport, FitStart, Learnable, Metrics, RankFigures, TimeShare, TrainError, Variant,
+};
+use bonfire_metrics::ConfusionMatrix;
+use bonfire_report::html::{self, Standing};
 use bonfire_tensor::parameters;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The folder of a run.
@@ -46,14 +59,29 @@ pub struct Summary {
     pub valid_loss: Option<f64>,
     /// Accuracy of the last validation, between 0 and 1.
     pub valid_accuracy: Option<f64>,
+    /// How often each class (row) was taken for which (column) in the last validation, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confusion_matrix: Option<Vec<Vec<u64>>>,
+    /// Further figures of the last validation, by name.
+    pub valid_figures: BTreeMap<String, f64>,
     /// The same of the values that callbacks keep beside the model's own, averages for example.
     pub variants: Vec<VariantFigures>,
     /// Training images per second over all ranks.
     pub images_per_s: f64,
+    /// The same for each rank, in their order.
+    pub images_per_s_by_rank: Vec<f64>,
+    /// The same without the time in which a rank waited for others: a slow one stands out by this.
+    pub busy_images_per_s_by_rank: Vec<f64>,
+    /// Training images per second against those of the run that was given as a baseline.
+    pub speed_up: Option<f64>,
+    /// The same for each process more: 1 is a perfect speed-up.
+    pub scaling_efficiency: Option<f64>,
     /// From the start of the program to the end of rank 0's first optimizer step.
     pub seconds_to_first_step: Option<f64>,
     /// Where rank 0's training time went.
     pub time_share: TimeShare,
+    /// Where every rank's training time went, in their order.
+    pub time_share_by_rank: Vec<TimeShare>,
     /// Payload bytes that rank 0 has sent for gradients and parameters.
     pub bytes_sent: u64,
     /// The same for each optimizer step.
@@ -106,6 +134,7 @@ impl Summary {
     /// [`skipped_files`](Self::skipped_files), which are none here.
     pub fn new<M>(report: &FitReport<M>, seconds_to_first_step: Option<f64>) -> Self {
         let valid = |name: &str| report.valid.as_ref().and_then(|valid| valid.mean(name));
+        let by_rank = |figure: fn(&RankFigures) -> f64| report.ranks.iter().map(figure).collect();
         let figures = |name: &String| VariantFigures {
             name: name.clone(),
             valid_loss: valid(&format!("{name}_loss")),
@@ -119,10 +148,17 @@ impl Summary {
             train_loss: report.train.loss(),
             valid_loss: valid("loss"),
             valid_accuracy: valid("accuracy"),
+            confusion_matrix: report.confusion_matrix.as_ref().map(rows),
+            valid_figures: report.valid.iter().flat_map(further).collect(),
             variants: report.variants.iter().map(|variant| figures(&variant.name)).collect(),
             images_per_s: report.samples_per_second,
+            images_per_s_by_rank: by_rank(RankFigures::samples_per_second),
+            busy_images_per_s_by_rank: by_rank(RankFigures::busy_samples_per_second),
+            speed_up: None,
+            scaling_efficiency: None,
             seconds_to_first_step,
             time_share: report.time_share,
+            time_share_by_rank: report.ranks.iter().map(|rank| rank.share).collect(),
             bytes_sent: report.bytes_sent,
             bytes_sent_per_step: report.bytes_sent_per_step,
             memory_bytes: MemoryBytes {
@@ -135,6 +171,53 @@ impl Summary {
             stopped: report.stopped,
             stopped_early: report.stopped_early,
         }
+    }
+
+    /// Compares the speed with another run's.
+    #[must_use]
+    pub fn against(self, baseline: &Baseline) -> Self {
+        let speed_up = self.images_per_s / baseline.images_per_s;
+        let more = self.world_size as f64 / baseline.world_size as f64;
+        Self { speed_up: Some(speed_up), scaling_efficiency: Some(speed_up / more), ..self }
+    }
+}
+
+fn rows(matrix: &ConfusionMatrix) -> Vec<Vec<u64>> {
+    matrix.counts().chunks(matrix.classes().max(1)).map(<[u64]>::to_vec).collect()
+}
+
+/// Finite figures beside loss and accuracy.
+fn further(metrics: &Metrics) -> Vec<(String, f64)> {
+    let figures = metrics.0.iter().filter(|it| !["loss", "accuracy"].contains(&it.name.as_str()));
+    let figures = figures.map(|it| (it.name.clone(), it.mean()));
+    figures.filter(|(_, value)| value.is_finite()).collect()
+}
+
+/// What a run is compared with: the part of another's `summary.json` that matters.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct Baseline {
+    world_size: usize,
+    images_per_s: f64,
+}
+
+impl Baseline {
+    /// Reads a `summary.json`.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`] when it cannot be read or has no speed.
+    pub fn read(path: &Path) -> Result<Self, TrainError> {
+        let invalid = |reason: &str| std::io::Error::new(ErrorKind::InvalidData, reason);
+        let read = || {
+            let read: Self = serde_json::from_slice(&std::fs::read(path)?)
+                .map_err(|error| invalid(&error.to_string()))?;
+            match read.images_per_s > 0.0 && read.world_size > 0 {
+                true => Ok(read),
+                false => {
+                    Err(invalid("its run has trained nothing, there is no speed to compare with"))
+                }
+            }
+        };
+        read().map_err(TrainError::io("reading the baseline", path))
     }
 }
 
@@ -225,6 +308,41 @@ impl RunFolder {
     /// [`TrainError::Io`].
     pub fn metrics_file(&self, on_error: OnError) -> Result<MetricsFile, TrainError> {
         MetricsFile::open(self.path.join("metrics.csv"), on_error)
+    }
+
+    /// A callback that appends to `metrics.jsonl`, as [`metrics_file`](Self::metrics_file) does.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn metrics_lines(&self, on_error: OnError) -> Result<MetricsLines, TrainError> {
+        MetricsLines::open(self.path.join("metrics.jsonl"), on_error)
+    }
+
+    /// A callback that writes event files into `tensorboard`.
+    pub fn tensorboard(&self) -> TensorBoard {
+        TensorBoard::new(self.path.join("tensorboard"))
+    }
+
+    /// A callback that writes `report.html`.
+    pub fn report_page(&self) -> ReportPage {
+        ReportPage::new(self.path.clone())
+    }
+
+    /// Writes `report.html` from all files that are there.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn write_report(&self) -> Result<PathBuf, TrainError> {
+        html::write(&self.path, Standing::AsItsFilesTell)
+            .map_err(TrainError::io("writing the report of", &self.path))
+    }
+
+    /// Writes what the run runs on, a flat object.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn write_environment(&self, environment: &serde_json::Value) -> Result<(), TrainError> {
+        self.write("environment.json", format!("{environment:#}\n").as_bytes())
     }
 
     /// A callback that writes `config.toml` and `model.toml` when the run begins: a run that is refused

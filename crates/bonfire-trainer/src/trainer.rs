@@ -14,6 +14,7 @@ use crate::{
 use crate::{agreement, optimizer};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
+use bonfire_metrics::ConfusionMatrix;
 use bonfire_nn::{connect_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
 use bonfire_tensor::parameters;
@@ -55,6 +56,9 @@ pub struct FitReport<M> {
     pub train: Metrics,
     /// Figures of the last validation over all ranks.
     pub valid: Option<Metrics>,
+    /// How often each class was taken for which, in the last validation over all ranks, if
+    /// [`TrainerConfig::metrics`] asks for it.
+    pub confusion_matrix: Option<ConfusionMatrix>,
     /// Training samples per second over all ranks, without validation.
     pub samples_per_second: f64,
     /// When this rank's first optimizer step was done.
@@ -252,6 +256,7 @@ impl Trainer {
             pending: None,
             epoch_metrics: Metrics::default(),
             valid_metrics: None,
+            confusion_matrix: None,
             samples: 0,
             first_step_at: None,
             stopped: false,

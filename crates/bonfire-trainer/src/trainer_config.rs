@@ -3,6 +3,7 @@ use crate::config::{
 };
 use crate::{Metrics, Resume, TrainError};
 use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
+use bonfire_metrics::Figure;
 use bonfire_parallel::{DataParallelConfig, ParameterGroups};
 use std::path::PathBuf;
 
@@ -20,6 +21,8 @@ pub struct TrainerConfig {
     pub log_every_n_steps: u64,
     /// Epochs between two validations; 0 validates only at the end. Default 1.
     pub check_val_every_n_epochs: u64,
+    /// Figures of classes that validations compute beside what the model reports. Default none.
+    pub metrics: Vec<Figure>,
     /// The optimizer.
     pub optimizer: OptimizerPlan,
     /// The course of the learning rate. Default constant.
@@ -58,6 +61,7 @@ impl TrainerConfig {
             accumulate_grad_batches: 1,
             log_every_n_steps: 50,
             check_val_every_n_epochs: 1,
+            metrics: Vec::new(),
             optimizer,
             schedule: SchedulePlan::default(),
             label_smoothing: 0.0,
@@ -86,6 +90,7 @@ impl TrainerConfig {
             accumulate_grad_batches: plan.train.accumulate_grad_batches,
             log_every_n_steps: plan.train.log_every_n_steps,
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
+            metrics: plan.train.metrics.iter().map(|kind| (*kind).into()).collect(),
             schedule: plan.schedule.clone(),
             label_smoothing: plan.train.label_smoothing,
             parallel,
@@ -122,6 +127,11 @@ impl TrainerConfig {
     /// Sets the optimizer steps between two reports of metrics.
     pub fn with_log_every_n_steps(self, log_every_n_steps: u64) -> Self {
         Self { log_every_n_steps, ..self }
+    }
+
+    /// Has validations compute figures of classes, from [`StepOutput::scores`](crate::StepOutput::scores).
+    pub fn with_metrics(self, metrics: impl Into<Vec<Figure>>) -> Self {
+        Self { metrics: metrics.into(), ..self }
     }
 
     /// Runs forward and backward passes in 16 bits.
@@ -241,6 +251,7 @@ impl TrainerConfig {
                 "train.check_val_every_n_epochs".to_string(),
                 self.check_val_every_n_epochs.to_string(),
             ),
+            ("train.metrics".to_string(), format!("{:?}", self.metrics)),
             ("optimizer".to_string(), format!("{:?}", self.optimizer)),
             ("schedule".to_string(), format!("{:?}", self.schedule)),
             ("train.label_smoothing".to_string(), self.label_smoothing.to_string()),

@@ -4,7 +4,7 @@ use super::args::{AverageArgs, ExportArgs};
 use crate::CliError;
 use crate::exit::Outcome;
 use crate::model_folder::{DESCRIPTION, ModelDescription};
-use crate::report::say;
+use crate::voice::say;
 use bonfire_tensor::state::HostTensor;
 use bonfire_trainer::checkpoint::{list, load, mean_of_models, write_safetensors};
 use bonfire_trainer::{RunFolder, TrainError};

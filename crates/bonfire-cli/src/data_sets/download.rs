@@ -3,7 +3,7 @@
 use super::catalog::PublishedFile;
 use super::error::{FetchError, io};
 use super::part::Part;
-use crate::report::say;
+use crate::voice::say;
 use md5::{Digest, Md5};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

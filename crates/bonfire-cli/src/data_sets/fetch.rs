@@ -8,7 +8,7 @@ use super::unpack::unpack;
 use super::unpacked;
 use crate::CliError;
 use crate::exit::Outcome;
-use crate::report::say;
+use crate::voice::say;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 
 pub use cause::{Exit, LaunchOutcome, RankFailure};
 pub use error::LaunchError;
-pub use spec::WorkerSpec;
+pub use spec::{Labels, WorkerSpec};
 
 /// Runs one process a rank and returns when all have ended.
 ///

@@ -1,5 +1,6 @@
 //! Output of ranks above 0, line by line with the rank before each line.
 
+use super::spec::Labels;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,10 +11,11 @@ const MAX_LINE: usize = 16 * 1024;
 /// Starts a thread that copies `from` to standard error until it ends.
 pub(super) fn forward_to_stderr(
     rank: usize,
+    labels: Labels,
     from: impl Read + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(format!("output of rank {rank}")).spawn(move || {
-        let result = copy_lines(rank, BufReader::new(from), |line| {
+        let result = copy_lines(rank, labels, BufReader::new(from), |line| {
             // A closed standard error must not stop the reading: the rank would then block.
             let _ = io::stderr().lock().write_all(line);
         });
@@ -37,9 +39,17 @@ pub(super) fn join(threads: Vec<JoinHandle<()>>, limit: Duration) {
     }
 }
 
-/// Hands each line, with its prefix and line end, to `write`.
-fn copy_lines(rank: usize, mut from: impl BufRead, mut write: impl FnMut(&[u8])) -> io::Result<()> {
-    let prefix = format!("[rank {rank}] ").into_bytes();
+/// Hands each line, with its label and line end, to `write`.
+fn copy_lines(
+    rank: usize,
+    labels: Labels,
+    mut from: impl BufRead,
+    mut write: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let prefix = match labels {
+        Labels::Words => format!("[rank {rank}] ").into_bytes(),
+        Labels::Json => Vec::new(),
+    };
     let mut line = prefix.clone();
     loop {
         let room = prefix.len() + MAX_LINE - line.len();
@@ -50,7 +60,10 @@ fn copy_lines(rank: usize, mut from: impl BufRead, mut write: impl FnMut(&[u8]))
             line.push(b'\n');
         }
         if line.ends_with(b"\n") {
-            write(&line);
+            match labels {
+                Labels::Json if !line.starts_with(b"{") => write(&as_json(rank, &line)),
+                _ => write(&line),
+            }
             line.truncate(prefix.len());
         }
         if read == 0 {
@@ -59,14 +72,32 @@ fn copy_lines(rank: usize, mut from: impl BufRead, mut write: impl FnMut(&[u8]))
     }
 }
 
+/// A line that is no JSON as the message of an object.
+fn as_json(rank: usize, line: &[u8]) -> Vec<u8> {
+    let message = String::from_utf8_lossy(line.trim_ascii_end());
+    format!("{}\n", serde_json::json!({ "rank": rank, "message": message })).into_bytes()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{MAX_LINE, copy_lines};
+    use super::*;
+
+    fn labelled(labels: Labels, text: &[u8]) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        copy_lines(3, labels, text, |line| lines.push(line.to_vec())).unwrap();
+        lines
+    }
 
     fn copied(text: &[u8]) -> Vec<Vec<u8>> {
-        let mut lines = Vec::new();
-        copy_lines(3, text, |line| lines.push(line.to_vec())).unwrap();
-        lines
+        labelled(Labels::Words, text)
+    }
+
+    #[test]
+    fn every_line_is_json_where_that_is_asked_for() {
+        let lines = labelled(Labels::Json, b"{\"rank\":3}\nit \"panics\"\n");
+        let expected =
+            [&b"{\"rank\":3}\n"[..], b"{\"message\":\"it \\\"panics\\\"\",\"rank\":3}\n"];
+        assert_eq!(lines, expected);
     }
 
     #[test]

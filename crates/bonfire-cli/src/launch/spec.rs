@@ -28,10 +28,23 @@ pub struct WorkerSpec {
     /// Threads of each rank (`RAYON_NUM_THREADS`); `None` keeps a value that the user set, or
     /// else divides the cores between the ranks.
     pub threads_per_rank: Option<usize>,
+    /// How the lines of ranks above 0 are labelled.
+    pub labels: Labels,
     /// Time that the remaining ranks get after a failure to report what they see, before SIGTERM.
     pub peer_pause: Duration,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
+}
+
+/// How a line of a rank says which rank it is of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Labels {
+    /// By `[rank 3]` before it.
+    #[default]
+    Words,
+    /// As a JSON object, which knows its rank; what is none becomes the `message` of one.
+    Json,
 }
 
 impl WorkerSpec {
@@ -51,6 +64,7 @@ impl WorkerSpec {
             token: String::new(),
             launch_time_ns: now,
             threads_per_rank: None,
+            labels: Labels::Words,
             peer_pause: Duration::from_secs(3),
             grace: Duration::from_secs(30),
         }

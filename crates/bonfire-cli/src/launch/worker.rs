@@ -56,10 +56,10 @@ impl Workers {
         let group = i32::try_from(child.id()).map_err(io::Error::other)?;
         self.ranks.push(Worker { child, group: Pid::from_raw(group), running: true });
         if let Some(stdout) = stdout {
-            self.output.push(output::forward_to_stderr(rank, stdout)?);
+            self.output.push(output::forward_to_stderr(rank, spec.labels, stdout)?);
         }
         if let Some(stderr) = stderr {
-            self.output.push(output::forward_to_stderr(rank, stderr)?);
+            self.output.push(output::forward_to_stderr(rank, spec.labels, stderr)?);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The files of a run's folder.
 
-use super::{FILE_NAME, Input};
+use super::{FILE_NAME, Input, Standing};
 use crate::history;
 use serde_json::Value;
 use std::fs;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn read(folder: &Path) -> io::Result<Input> {
     Ok(Input {
         name: name(folder),
+        standing: Standing::AsItsFilesTell,
         rows: present(history::read(&folder.join("metrics.jsonl")))?.unwrap_or_default(),
         config: present(fs::read_to_string(folder.join("config.toml")))?,
         summary: json(&folder.join("summary.json"))?,

@@ -1,6 +1,6 @@
 //! How far a run has come.
 
-use super::Input;
+use super::{Input, Standing};
 use serde_json::Value;
 
 /// The state of a run.
@@ -18,16 +18,11 @@ pub(super) enum State {
 
 impl State {
     pub(super) fn of(input: &Input) -> Self {
-        let Some(summary) = &input.summary else { return State::Running };
-        let is = |key: &str| summary.get(key).and_then(Value::as_bool) == Some(true);
-        let has = |key: &str| summary.get(key).is_some_and(|value| !value.is_null());
-        match summary.get("state").and_then(Value::as_str) {
-            Some("finished") => State::Finished,
-            Some("stopped") => State::Stopped,
-            Some("failed") => State::Failed,
-            Some("running") => State::Running,
-            _ if is("failed") || has("error") => State::Failed,
-            _ if is("stopped") => State::Stopped,
+        let stopped = |summary: &Value| summary.get("stopped") == Some(&Value::Bool(true));
+        match (&input.standing, &input.summary) {
+            (Standing::Failed(_), _) => State::Failed,
+            (Standing::Running, _) | (Standing::AsItsFilesTell, None) => State::Running,
+            (_, Some(summary)) if stopped(summary) => State::Stopped,
             _ => State::Finished,
         }
     }
@@ -43,15 +38,17 @@ impl State {
 
     /// What the word leaves open.
     pub(super) fn explained(self, input: &Input) -> String {
-        let field = |key: &str| input.summary.as_ref().and_then(|summary| summary.get(key));
-        match self {
-            State::Running => "no summary yet: it goes on, or was killed".to_string(),
-            State::Stopped => "before its end; it can be resumed".to_string(),
-            State::Failed => field("error").and_then(Value::as_str).unwrap_or_default().to_string(),
-            State::Finished if field("stopped_early").and_then(Value::as_bool) == Some(true) => {
+        let early = |summary: &Value| summary.get("stopped_early") == Some(&Value::Bool(true));
+        match (self, &input.standing) {
+            (_, Standing::Failed(error)) => error.clone(),
+            (State::Running, Standing::AsItsFilesTell) => {
+                "no summary yet: it goes on, or was killed".to_string()
+            }
+            (State::Stopped, _) => "before its end; it can be resumed".to_string(),
+            (State::Finished, _) if input.summary.as_ref().is_some_and(early) => {
                 "early, since it had come far enough".to_string()
             }
-            State::Finished => String::new(),
+            _ => String::new(),
         }
     }
 }
@@ -62,13 +59,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn summaries_tell_the_state() {
+    fn summaries_and_who_asks_tell_the_state() {
         let of = |summary: Value| State::of(&Input { summary: Some(summary), ..Input::default() });
         assert_eq!(State::of(&Input::default()), State::Running);
         assert_eq!(of(json!({})), State::Finished);
         assert_eq!(of(json!({"stopped": true})), State::Stopped);
-        assert_eq!(of(json!({"stopped": false, "error": null})), State::Finished);
-        assert_eq!(of(json!({"error": "rank 1 is gone"})), State::Failed);
-        assert_eq!(of(json!({"state": "failed"})), State::Failed);
+        let failed = Standing::Failed("rank 1 is gone".into());
+        let input = Input { standing: failed, ..Input::default() };
+        assert_eq!(State::of(&input), State::Failed);
+        assert_eq!(State::Failed.explained(&input), "rank 1 is gone");
     }
 }

@@ -6,8 +6,7 @@ use crate::xml::escaped;
 use serde_json::Value;
 
 /// Fields of a summary that the report shows elsewhere.
-const ELSEWHERE: [&str; 6] =
-    ["confusion_matrix", "class_names", "state", "error", "stopped", "stopped_early"];
+const ELSEWHERE: [&str; 4] = ["confusion_matrix", "class_names", "stopped", "stopped_early"];
 
 /// Parts of the names of fields that tell what the run cost.
 const COSTS: [&str; 8] =

@@ -64,7 +64,7 @@ pub(crate) fn compare(
 }
 
 fn meaning(key: &str) -> Meaning {
-    const NOTHING: [&str; 11] = [
+    const NOTHING: [&str; 13] = [
         "world_size",
         "name",
         "log",
@@ -76,6 +76,8 @@ fn meaning(key: &str) -> Meaning {
         "train.device",
         "train.log_every_n_steps",
         "train.check_val_every_n_epochs",
+        "train.metrics",
+        "profile",
     ];
     const CHANGES: [&str; 8] = [
         "train",

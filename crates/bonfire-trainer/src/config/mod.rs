@@ -76,7 +76,7 @@ pub use sections::{
     PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection,
     StepUnit, ThresholdMode, WarmupStartKind,
 };
-pub use train::{DeviceKind, TrainSection};
+pub use train::{DeviceKind, MetricKind, TrainSection};
 pub use transform_sections::{
     ColorJitterSection, ErasingValueKind, InterpolationKind, PadSection, PaddingModeKind,
     RandAugmentSection, RandomCropSection, RandomErasingSection, RandomResizedCropSection,

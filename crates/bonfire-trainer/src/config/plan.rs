@@ -18,7 +18,7 @@ use super::precision::PrecisionPlan;
 use super::run_config::RunConfig;
 use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
 use super::sections::{DataSection, LogSection, ModelSection, Normalize};
-use super::train::{DeviceKind, TrainSection};
+use super::train::{DeviceKind, MetricKind, TrainSection};
 use super::transforms::TransformsPlan;
 use super::write_transforms;
 use bonfire_amp::Clip;
@@ -116,7 +116,7 @@ pub enum Budget {
 }
 
 /// How long to train and how often to look.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TrainPlan {
     /// Where the model is trained.
     pub device: DeviceKind,
@@ -128,6 +128,8 @@ pub struct TrainPlan {
     pub log_every_n_steps: u64,
     /// Epochs between two validations; 0 validates only at the end.
     pub check_val_every_n_epochs: u64,
+    /// Figures of classes that validations compute.
+    pub metrics: Vec<MetricKind>,
     /// Whether cheap activations are computed again in the backward pass.
     pub gradient_checkpointing: bool,
     /// Share of the target's probability that a classifier's training loss spreads over all classes.
@@ -141,6 +143,10 @@ pub struct LogPlan {
     pub interval: Duration,
     /// Whether each rank writes down which samples its steps have had.
     pub samples: bool,
+    /// Whether there are event files for TensorBoard.
+    pub tensorboard: bool,
+    /// Whether there is a page with curves.
+    pub report: bool,
 }
 
 impl Plan {
@@ -208,6 +214,8 @@ impl Plan {
             log: LogSection {
                 interval_s: Some(self.log.interval.as_secs_f64()),
                 samples: Some(self.log.samples),
+                tensorboard: Some(self.log.tensorboard),
+                report: Some(self.log.report),
             },
             ..RunConfig::default()
         }
@@ -257,6 +265,7 @@ impl Plan {
             accumulate_grad_batches: Some(self.train.accumulate_grad_batches),
             log_every_n_steps: Some(self.train.log_every_n_steps),
             check_val_every_n_epochs: Some(self.train.check_val_every_n_epochs),
+            metrics: Some(self.train.metrics.clone()),
             gradient_checkpointing: Some(self.train.gradient_checkpointing),
             label_smoothing: Some(self.train.label_smoothing),
         }

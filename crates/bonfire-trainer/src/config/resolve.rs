@@ -80,6 +80,8 @@ impl Resolver<'_> {
             log: LogPlan {
                 interval: self.seconds("log.interval_s", config.log.interval_s.unwrap_or(5.0)),
                 samples: config.log.samples.unwrap_or(false),
+                tensorboard: config.log.tensorboard.unwrap_or(true),
+                report: config.log.report.unwrap_or(true),
             },
             model,
             train,
@@ -143,6 +145,7 @@ impl Resolver<'_> {
             accumulate_grad_batches: self.one_or_more("train.accumulate_grad_batches", accumulate),
             log_every_n_steps: self.one_or_more("train.log_every_n_steps", log_every),
             check_val_every_n_epochs: train.check_val_every_n_epochs.unwrap_or(1),
+            metrics: train.metrics.clone().unwrap_or_default(),
             gradient_checkpointing: train.gradient_checkpointing.unwrap_or(false),
             label_smoothing: self.label_smoothing(train.label_smoothing.unwrap_or(0.0)),
         }

@@ -477,6 +477,12 @@ pub struct LogSection {
     /// Whether each rank writes down which samples its steps have had; default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<bool>,
+    /// Whether the run folder gets event files for TensorBoard; default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensorboard: Option<bool>,
+    /// Whether the run folder gets a page with curves, `report.html`; default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<bool>,
 }
 
 /// `[profile]`: profiling; reserved, has no keys yet.

@@ -41,11 +41,6 @@ impl Source {
         source
     }
 
-    /// Stands for a file that could not be parsed, or a configuration made in code.
-    pub(super) fn unlocated(origin: &str) -> Self {
-        Self { origin: origin.to_owned(), places: BTreeMap::new() }
-    }
-
     /// Notes that `key`, with all that lies beneath it, now comes from `--set key=value`.
     pub(super) fn overridden(&mut self, key: &str, written: &str) {
         self.forget(key);

@@ -1,5 +1,6 @@
 //! `[train]`: where, how long, and how often to look.
 
+use bonfire_metrics::Figure;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,37 @@ choice! {
         Cpu = "cpu",
         /// NVIDIA GPUs, one for each rank.
         Cuda = "cuda",
+    }
+}
+
+choice! {
+    /// Figures of classes that validations compute (`train.metrics`).
+    MetricKind {
+        /// Share of images whose class is among the five likeliest.
+        Top5Accuracy = "top5_accuracy",
+        /// Precision, the mean over classes.
+        Precision = "precision",
+        /// Recall, the mean over classes.
+        Recall = "recall",
+        /// F1, the mean over classes.
+        F1 = "f1",
+        /// Area under the ROC curve, of each class against the rest, the mean over classes.
+        Auroc = "auroc",
+        /// How often each class was taken for which, in summary.json and the report.
+        ConfusionMatrix = "confusion_matrix",
+    }
+}
+
+impl From<MetricKind> for Figure {
+    fn from(kind: MetricKind) -> Self {
+        match kind {
+            MetricKind::Top5Accuracy => Self::Top5,
+            MetricKind::Precision => Self::Precision,
+            MetricKind::Recall => Self::Recall,
+            MetricKind::F1 => Self::F1,
+            MetricKind::Auroc => Self::Auroc,
+            MetricKind::ConfusionMatrix => Self::ConfusionMatrix,
+        }
     }
 }
 
@@ -37,6 +69,9 @@ pub struct TrainSection {
     /// Epochs between two validations; default 1; 0 validates only at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_val_every_n_epochs: Option<u64>,
+    /// Figures of classes that validations compute beside loss and accuracy; default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Vec<MetricKind>>,
     /// Computes cheap activations again in the backward pass instead of keeping them; default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gradient_checkpointing: Option<bool>,

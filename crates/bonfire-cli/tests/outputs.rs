@@ -1,0 +1,145 @@
+//! What a run leaves for people: rows, event files, a page, and how it compares with another.
+
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use support::{digits, into, repository};
+
+/// The rows of `metrics.jsonl`.
+fn rows(run: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn summary(run: &Path) -> Value {
+    serde_json::from_slice(&fs::read(run.join("summary.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_run_leaves_rows_events_and_a_page() {
+    let ended =
+        digits().ranks(2).set(&["train.max_epochs=2", "train.log_every_n_steps=10"]).succeed();
+    let run = ended.folder.path().join("run");
+    let rows = rows(&run);
+    let table = fs::read_to_string(run.join("metrics.csv")).unwrap();
+    assert_eq!(rows.len(), table.lines().count() - 1, "{table}");
+    let last = rows.iter().rfind(|row| row["phase"] == "train").unwrap();
+    let ranks = last["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 2, "{last}");
+    for rank in ranks {
+        let parts = ["data", "forward", "backward", "comm_wait", "optimizer"];
+        let shares: Vec<f64> = parts.iter().map(|part| rank[part].as_f64().unwrap()).collect();
+        let sum: f64 = shares.iter().sum();
+        assert!(shares.iter().all(|share| *share >= 0.0) && sum > 0.5 && sum <= 1.0, "{rank}");
+        let [all, busy] =
+            ["images_per_s", "busy_images_per_s"].map(|key| rank[key].as_f64().unwrap());
+        assert!(all > 0.0 && busy >= all, "{rank}");
+    }
+    let valid = rows.iter().filter(|row| row["phase"] == "valid").count();
+    assert_eq!(valid, 2);
+
+    let summary = summary(&run);
+    let by_rank = summary["images_per_s_by_rank"].as_array().unwrap();
+    let sum: f64 = by_rank.iter().map(|speed| speed.as_f64().unwrap()).sum();
+    let all = summary["images_per_s"].as_f64().unwrap();
+    assert!((sum / all - 1.0).abs() < 0.1, "{summary}");
+    assert_eq!(summary["time_share_by_rank"][0], summary["time_share"]);
+    let environment: Value =
+        serde_json::from_slice(&fs::read(run.join("environment.json")).unwrap()).unwrap();
+    assert_eq!(environment["world size"], 2);
+
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    for part in ["finished", "Loss", "Accuracy", "Learning rate", "max_epochs = 2", "<svg"] {
+        assert!(page.contains(part), "{part:?} is missing");
+    }
+    let events: Vec<_> = fs::read_dir(run.join("tensorboard")).unwrap().collect();
+    assert_eq!(events.len(), 1);
+}
+
+#[test]
+fn a_resumed_run_goes_on_with_the_rows_of_the_first() {
+    let recipe = repository().join("configs/digits.toml");
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+    let run = |out: &Path, epochs: &str| {
+        let epochs = format!("train.max_epochs={epochs}");
+        let args = ["--resume", "auto"];
+        into(&recipe, out).set(&[&epochs, "train.log_every_n_steps=10"]).args(args).succeed();
+    };
+    run(&whole, "2");
+    run(&parts, "1");
+    run(&parts, "2");
+    let of = |run: &Path| -> Vec<_> {
+        let place =
+            |row: &Value| (row["phase"].clone(), row["step"].clone(), row["figures"].clone());
+        rows(run).iter().map(place).collect()
+    };
+    assert_eq!(of(&whole), of(&parts));
+    assert_eq!(fs::read_dir(parts.join("tensorboard")).unwrap().count(), 2);
+    // Nothing is trained any more, and nothing is written twice.
+    run(&parts, "2");
+    assert_eq!(of(&whole), of(&parts));
+}
+
+#[test]
+fn a_run_is_compared_with_a_baseline() {
+    let folder = tempfile::tempdir().unwrap();
+    let baseline = folder.path().join("summary.json");
+    fs::write(&baseline, "{\"world_size\": 1, \"images_per_s\": 0.5}").unwrap();
+    let path = baseline.to_str().unwrap();
+    let ended = digits().ranks(2).set(&["train.max_epochs=1"]).args(["--baseline", path]).succeed();
+    let summary = summary(&ended.folder.path().join("run"));
+    let number = |key: &str| summary[key].as_f64().unwrap();
+    assert_eq!(number("speed_up"), number("images_per_s") / 0.5);
+    assert_eq!(number("scaling_efficiency"), number("speed_up") / 2.0);
+    assert!(ended.stdout.contains("speed-up / efficiency"), "{}", ended.stdout);
+
+    fs::write(&baseline, "{\"world_size\": 1, \"images_per_s\": 0.0}").unwrap();
+    let ended = digits().ranks(2).args(["--baseline", path]).fail();
+    ended.says("there is no speed to compare with");
+    let ended = digits().args(["--baseline", "/nowhere.json"]).fail();
+    ended.says("reading the baseline \"/nowhere.json\" failed");
+}
+
+#[test]
+fn outputs_can_be_left_out() {
+    let set = ["train.max_epochs=1", "log.tensorboard=false", "log.report=false"];
+    let ended = digits().set(&set).succeed();
+    let run = ended.folder.path().join("run");
+    assert!(!run.join("tensorboard").exists() && !run.join("report.html").exists());
+    assert!(run.join("metrics.jsonl").exists());
+}
+
+#[test]
+fn quiet_runs_tell_nothing_and_json_runs_nothing_else() {
+    let ended = digits().ranks(2).set(&["train.max_epochs=1"]).args(["--quiet"]).succeed();
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+    let set = ["train.max_epochs=1", "log.interval_s=0.01"];
+    let ended = digits().ranks(2).set(&set).args(["--log-format", "json"]).succeed();
+    let lines: Vec<Value> =
+        ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let message = |line: &Value| line["message"].as_str().unwrap().to_owned();
+    let training = lines.iter().find(|line| message(line) == "training").unwrap();
+    assert_eq!((&training["rank"], &training["level"]), (&0.into(), &"INFO".into()), "{training}");
+    assert!(training["images_per_s"].as_f64().unwrap() > 0.0, "{training}");
+    let validated = lines.iter().find(|line| message(line) == "validated").unwrap();
+    assert!(validated["accuracy"].as_f64().unwrap() > 0.5, "{validated}");
+    assert!(lines.iter().all(|line| line["time"].is_string()), "{}", ended.stderr);
+    let ended = digits().args(["--quiet"]).set(&["train.max_epochs=0"]).fail();
+    ended.says("train.max_epochs = 0: must be 1 or more");
+}
+
+#[test]
+fn ranks_that_others_have_started_say_which_they_are() {
+    let ended =
+        digits().with_rank(0, 1, support::free_port()).set(&["train.max_epochs=1"]).succeed();
+    assert!(
+        ended.stderr.lines().any(|line| line.starts_with("[rank 0] run folder ")),
+        "{}",
+        ended.log()
+    );
+}
