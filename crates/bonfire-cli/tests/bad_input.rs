@@ -20,8 +20,9 @@ fn with_recipe(change: impl Fn(&str) -> String) -> support::Ended {
 #[test]
 fn an_unknown_key_is_named_with_its_line_and_the_nearest_known() {
     let ended = with_recipe(|text| text.replace("max_epochs = 15", "max_epoch = 15"));
-    ended.says_once(&["recipe.toml:26: unknown key \"train.max_epoch\"", "\"max_epochs\""]);
-    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.log());
+    ended.says_once(&["unknown key \"train.max_epoch\"", "\"max_epochs\""]);
+    ended.says_once(&["recipe.toml:26:1]"]);
+    ended.says_once(&["26 | max_epoch = 15"]);
 }
 
 #[test]
@@ -42,7 +43,8 @@ fn gpus_are_refused_by_a_program_without_cuda_and_by_recipes_without_gpus() {
 #[test]
 fn a_wrong_type_is_named() {
     let ended = with_recipe(|text| text.replace("lr = 0.004", "lr = \"fast\""));
-    ended.says_once(&["recipe.toml:31: optimizer.lr", "expected a number"]);
+    ended.says_once(&["optimizer.lr", "expected a number"]);
+    ended.says_once(&["recipe.toml:31:6]"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
@@ -70,11 +71,10 @@ fn wrong_recipes_are_told_with_place_and_remedy() {
         ("a warm-up given twice", of("[schedule]\nwarmup_steps = 5\nwarmup_epochs = 1\n")),
         (
             "several problems at once",
-            format!(
-                "sed = 1\n[train]\nmax_epochs = 0\nlog_every_n_steps = -5\n[model]\nkind = \"mlp\"\n\
+            "sed = 1\n[train]\nmax_epochs = 0\nlog_every_n_steps = -5\n[model]\nkind = \"mlp\"\n\
                  hiden = [8]\n[data]\npath = 3\nbatch_size = 0\n[optimizer]\nkind = \"sgdd\"\nlr = -1\n\
                  [checkpoint]\nkeep_last = \"three\"\n"
-            ),
+                .to_owned(),
         ),
     ];
     let mut text = String::new();
@@ -105,13 +105,13 @@ fn a_file_on_top_of_another_has_the_last_word() {
     write(
         "top.toml",
         "extends = \"middle.toml\"\nname = \"${NAME:-unnamed}\"\nseed = \"${SEED}\"\n[train]\n\
-         max_steps = 7\n[optimizer]\nkind = \"sgd\"\n",
+         max_steps = 70\n[optimizer]\nkind = \"sgd\"\n",
     );
     let top = folder.path().join("top.toml");
     let shown = bonfire(&["train", top.to_str().unwrap(), "--dry-run"]).env("SEED", "11").succeed();
     let has = |line: &str| shown.stdout.lines().any(|shown| shown == line);
     assert!(has("name = \"unnamed\"") && has("seed = 11"), "{}", shown.stdout);
-    assert!(has("max_steps = 7") && !shown.stdout.contains("max_epochs"), "{}", shown.stdout);
+    assert!(has("max_steps = 70") && !shown.stdout.contains("max_epochs"), "{}", shown.stdout);
     // Another kind of optimizer takes nothing of the one below it; what is not touched stays.
     assert!(has("lr = 0.001") && has("path = \"data/digits\""), "{}", shown.stdout);
 }
@@ -147,7 +147,7 @@ fn the_reference_in_the_documentation_is_the_program_s() {
 #[test]
 fn the_schema_knows_the_models_and_is_json() {
     let ended = bonfire(&["config", "schema"]).succeed();
-    let schema: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let schema: Value = serde_json::from_str(&ended.stdout).unwrap();
     let model = &schema["properties"]["model"];
     assert_eq!(model["properties"]["kind"]["enum"], serde_json::json!(["lenet", "mlp", "resnet"]));
     let resnet = &model["allOf"][2]["then"]["properties"];
@@ -166,4 +166,59 @@ fn shells_and_man_hear_of_every_command() {
     bonfire(&["man", "--out", folder.path().to_str().unwrap()]).succeed();
     let train = fs::read_to_string(folder.path().join("bonfire-train.1")).unwrap();
     assert!(train.contains("\\-\\-resume"), "{train}");
+}
+
+/// What of a value a schema refuses, as far as the schema of recipes goes.
+fn refused(schema: &Value, value: &Value, place: &str) -> Option<String> {
+    let any = |options: &Value| {
+        options.as_array().unwrap().iter().any(|option| refused(option, value, place).is_none())
+    };
+    let ok = match schema.get("type").and_then(Value::as_str) {
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("number") => value.is_number(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        _ => true,
+    };
+    let chosen = ["anyOf", "oneOf"].iter().filter_map(|key| schema.get(key)).all(any);
+    let named = schema.get("enum").is_none_or(|words| words.as_array().unwrap().contains(value));
+    let constant = schema.get("const").is_none_or(|word| word == value);
+    if !(ok && chosen && named && constant) {
+        return Some(format!("{place} = {value} against {schema}"));
+    }
+    let closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let of_keys = value.as_object().into_iter().flatten().find_map(|(key, value)| {
+        let place = format!("{place}.{key}");
+        match properties?.get(key) {
+            Some(schema) => refused(schema, value, &place),
+            None => closed.then_some(place),
+        }
+    });
+    let items = value.as_array().into_iter().flatten();
+    of_keys.or_else(|| {
+        items
+            .into_iter()
+            .find_map(|item| refused(schema.get("items")?, item, &format!("{place}[]")))
+    })
+}
+
+#[test]
+fn the_schema_accepts_the_recipes_and_refuses_slips() {
+    let ended = bonfire(&["config", "schema"]).succeed();
+    let schema: Value = serde_json::from_str(&ended.stdout).unwrap();
+    for entry in fs::read_dir(repository().join("configs")).unwrap() {
+        let path = entry.unwrap().path();
+        let table: toml::Table = fs::read_to_string(&path).unwrap().parse().unwrap();
+        let recipe = serde_json::to_value(table).unwrap();
+        assert_eq!(refused(&schema, &recipe, ""), None, "{}", path.display());
+    }
+    let slip = serde_json::json!({ "train": { "max_epoch": 3 } });
+    assert_eq!(refused(&schema, &slip, ""), Some(".train.max_epoch".to_owned()));
+    for brief in [serde_json::json!(4), serde_json::json!({ "padding": [4, 2] })] {
+        let pad = serde_json::json!({ "data": { "transforms": { "pad": brief } } });
+        assert_eq!(refused(&schema, &pad, ""), None);
+    }
 }

@@ -86,8 +86,6 @@ impl<B: Send + 'static> Examination<'_, B> {
 fn add_scores(figures: &mut Figures, batch: ClassScores) -> Result<(), TrainError> {
     let ClassScores { scores, targets } = batch;
     let [_, classes] = scores.dims();
-    let unreadable =
-        |error: burn::tensor::DataError| TrainError::ReadMetric { reason: format!("{error:?}") };
     let scores = scores.cast(DType::F64).try_into_vec_as::<f64>().map_err(unreadable)?;
     let targets = targets.try_into_vec_as::<i64>().map_err(unreadable)?;
     // What is no class is refused with the number that it has.
@@ -109,4 +107,8 @@ fn merge(group: &ProcessGroup, own: &Figures) -> Result<Figures, TrainError> {
     let mut all = Figures::from_bytes(&first)?;
     parts.try_for_each(|part| all.merge_bytes(&part))?;
     Ok(all)
+}
+
+fn unreadable(error: impl std::fmt::Debug) -> TrainError {
+    TrainError::ReadMetric { reason: format!("{error:?}") }
 }

@@ -1,8 +1,10 @@
 //! Tables that may be written as the value of their main key alone.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Visitor};
 use serde::de::{DeserializeOwned, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess};
@@ -27,6 +29,20 @@ where
     T: Brief,
 {
     deserializer.deserialize_any(TableOrMain(PhantomData))
+}
+
+/// The schema of what [`brief`] reads.
+pub(super) struct Briefly<T>(PhantomData<T>);
+
+impl<T: Brief<Main: JsonSchema> + JsonSchema> JsonSchema for Briefly<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("Brief{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (main, table) = (generator.subschema_for::<T::Main>(), generator.subschema_for::<T>());
+        json_schema!({ "anyOf": [main, table] })
+    }
 }
 
 struct TableOrMain<T>(PhantomData<T>);

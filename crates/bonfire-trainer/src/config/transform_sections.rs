@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::brief::{Brief, brief};
+use super::brief::{Brief, Briefly, brief};
 use super::choice::choice;
 use super::one_or_many::OneOrMany;
 
@@ -49,33 +49,40 @@ pub struct TransformsSection {
     pub resize: Option<OneOrMany<usize>>,
     /// A border: pixels for all sides, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<PadSection>")]
     pub pad: Option<PadSection>,
     /// Edge, or `[height, width]`, of a crop in the middle; default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub center_crop: Option<OneOrMany<usize>>,
     /// A crop at a random place: edge, `[height, width]`, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<RandomCropSection>")]
     pub random_crop: Option<RandomCropSection>,
     /// A random part, resized: edge, `[height, width]`, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<RandomResizedCropSection>")]
     pub random_resized_crop: Option<RandomResizedCropSection>,
     /// Probability of a mirror image, in [0, 1]; default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub horizontal_flip: Option<f64>,
     /// A rotation: greatest angle in degrees, `[least, greatest]`, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<RotationSection>")]
     pub rotation: Option<RotationSection>,
     /// Changes of colours; default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color_jitter: Option<ColorJitterSection>,
     /// RandAugment: `true`, or a table; default none. Not together with `trivial_augment`.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<RandAugmentSection>")]
     pub rand_augment: Option<RandAugmentSection>,
     /// TrivialAugment: `true`, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<TrivialAugmentSection>")]
     pub trivial_augment: Option<TrivialAugmentSection>,
     /// Random erasing: its probability, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<RandomErasingSection>")]
     pub random_erasing: Option<RandomErasingSection>,
     /// Parameter of mixup's Beta distribution, above 0; default: no mixup.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,6 +100,7 @@ pub struct ValidTransformsSection {
     pub resize: Option<OneOrMany<usize>>,
     /// A border: pixels for all sides, or a table; default none.
     #[serde(default, deserialize_with = "brief", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Briefly<PadSection>")]
     pub pad: Option<PadSection>,
     /// Edge, or `[height, width]`, of a crop in the middle; default none.
     #[serde(skip_serializing_if = "Option::is_none")]

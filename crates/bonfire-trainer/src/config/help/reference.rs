@@ -39,9 +39,10 @@ is not set, and `$${` a plain `${`; a string that is nothing but one variable ma
 ";
 
 fn section(text: &mut String, name: &str, schema: &Value) {
-    let (title, keys) = match schema.get("items") {
-        Some(items) => (format!("[[{name}]]"), items),
-        None => (format!("[{name}]"), schema),
+    let Some(keys) = keys_of(schema) else { return };
+    let title = match schema.get("items") {
+        Some(_) => format!("[[{name}]]"),
+        None => format!("[{name}]"),
     };
     heading(text, &title, described(schema));
     let none = Map::new();
@@ -79,6 +80,7 @@ fn table<'a>(text: &mut String, keys: impl Iterator<Item = (&'a String, &'a Valu
     text.push_str("| Key | Type | Default | Meaning |\n|---|---|---|---|\n");
     for (key, schema) in keys {
         let default = schema.get("default").map(|default| format!("`{}`", in_toml(default)));
+        let default = default.or_else(|| said_default(described(schema)));
         let _ = writeln!(
             text,
             "| `{key}` | {} | {} | {} |",
@@ -87,6 +89,19 @@ fn table<'a>(text: &mut String, keys: impl Iterator<Item = (&'a String, &'a Valu
             described(schema).replace('|', "\\|"),
         );
     }
+}
+
+/// The default of a key that depends on others, as far as its description has a word for it.
+fn said_default(described: &str) -> Option<String> {
+    if described.contains("required") {
+        return Some("required".to_owned());
+    }
+    let (_, behind) = described.split_once("default ")?;
+    let end = behind.find([';', ')', '(']).unwrap_or(behind.len());
+    let words = behind[..end].trim().trim_end_matches('.');
+    let words = words.split(". ").next().unwrap_or(words);
+    // "The default" of several words stands before.
+    (words.len() <= 40 && !words.is_empty()).then(|| words.replace('|', "\\|"))
 }
 
 /// What is said of a key, in one line.
@@ -104,8 +119,18 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
 }
 
 fn is_section(schema: &Value) -> bool {
-    let items = schema.get("items").filter(|items| properties(items).is_some());
-    properties(schema).is_some() || items.is_some()
+    keys_of(schema).is_some()
+}
+
+/// What of a schema has keys: itself, its elements, or the table that may stand in place of a value.
+fn keys_of(schema: &Value) -> Option<&Value> {
+    let has_keys = |schema: &&Value| properties(schema).is_some();
+    let options = schema.get("anyOf").and_then(Value::as_array);
+    let mut options = options.into_iter().flatten();
+    Some(schema)
+        .filter(has_keys)
+        .or_else(|| schema.get("items").filter(has_keys))
+        .or_else(|| options.find(has_keys))
 }
 
 fn type_of(schema: &Value) -> String {

@@ -67,11 +67,15 @@ pub(super) fn schema_of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Takes out that a value may be null, for which TOML has no word, and widths of integers.
+/// Takes out that a value may be null, for which TOML has no word, and widths of integers. Descriptions
+/// become plain lines.
 fn without_null(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
             object.remove("format");
+            if let Some(Value::String(text)) = object.get_mut("description") {
+                *text = in_plain_words(text);
+            }
             if let Some(Value::Array(types)) = object.get_mut("type") {
                 types.retain(|kind| kind != "null");
                 if let [one] = types.as_slice() {
@@ -99,9 +103,30 @@ fn without_null(schema: &mut Value) {
     }
 }
 
+/// What a description says outside of rustdoc: in one line a paragraph, without its links.
+fn in_plain_words(text: &str) -> String {
+    let paragraphs = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
+    let text = paragraphs.collect::<Vec<_>>().join(" ");
+    let (mut plain, mut rest) = (String::new(), text.as_str());
+    // [`Name`](path::Name) is `Name`.
+    while let Some((before, behind)) = rest.split_once("](")
+        && let Some((target, after)) = behind.split_once(')')
+        && let Some((head, name)) = before.rsplit_once('[')
+        && target.contains("::")
+    {
+        plain.push_str(head);
+        plain.push_str(name);
+        rest = after;
+    }
+    plain + rest
+}
+
 /// Forbids unknown keys.
 fn close(schema: &mut Value) {
     let Value::Object(object) = schema else { return };
+    if let Some(Value::Array(options)) = object.get_mut("anyOf") {
+        options.iter_mut().for_each(close);
+    }
     if let Some(Value::Object(properties)) = object.get_mut("properties") {
         properties.values_mut().for_each(close);
         object.insert("additionalProperties".to_owned(), false.into());

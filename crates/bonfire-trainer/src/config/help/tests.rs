@@ -9,7 +9,8 @@ fn keys(schema: &Value, prefix: &str) -> Vec<(String, Value)> {
     };
     let all = properties.iter().flat_map(|(key, schema)| {
         let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        let inner = keys(schema.get("items").unwrap_or(schema), &path);
+        let table = schema.get("anyOf").and_then(|options| options.as_array()?.last());
+        let inner = keys(schema.get("items").or(table).unwrap_or(schema), &path);
         if inner.is_empty() { vec![(path, schema.clone())] } else { inner }
     });
     all.collect()
