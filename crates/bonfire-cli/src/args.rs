@@ -34,6 +34,7 @@ pub(crate) enum Command {
     Data(DataCommand),
     #[command(subcommand)]
     Config(ConfigCommand),
+    LrFind(LrFindArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -63,6 +64,33 @@ pub(crate) struct CheckArgs {
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nproc_per_node: u32,
+}
+
+/// Tries rising learning rates, and suggests the one at which the loss falls fastest
+///
+/// One process trains the recipe's model from its beginning, the rate growing by the same factor in every
+/// step, until the last or until the loss explodes. Prints the curve as CSV. The rate is for the number of
+/// images that a step of one process has: give data.global_batch_size that of the run.
+#[derive(clap::Args)]
+pub(crate) struct LrFindArgs {
+    /// The recipe, a TOML file.
+    pub(crate) config: PathBuf,
+    /// Overrides a key of the recipe: --set data.batch_size=256; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// The first rate.
+    #[arg(long, default_value_t = 1e-8, value_name = "LR")]
+    pub(crate) min_lr: f64,
+    /// The last one.
+    #[arg(long, default_value_t = 1.0, value_name = "LR")]
+    pub(crate) max_lr: f64,
+    /// Steps from the one to the other.
+    #[arg(long, default_value_t = 100, value_name = "STEPS",
+          value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) num_training: u64,
+    /// Draws the curve.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
 }
 
 /// Prints completions of this command line for a shell

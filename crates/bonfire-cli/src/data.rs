@@ -6,11 +6,12 @@ use crate::own_data::Images;
 use crate::registry::ModelConfig;
 use crate::weights::keys_of;
 use bonfire_data::{
-    DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Split, Transformed, check_classes,
+    DataError, DataLoader, ImageDataset, LoaderConfig, Padding, Shard, Split, Transformed,
+    check_classes,
 };
 use bonfire_nn::ImageShape;
 use bonfire_trainer::ImageCollate;
-use bonfire_trainer::config::{Normalize, Plan, TransformsPlan};
+use bonfire_trainer::config::{BatchLimit, Normalize, Plan, TransformsPlan};
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -35,16 +36,22 @@ impl Data {
         };
         check_classes(train.as_ref(), valid.as_ref())?;
         let normalize = plan.data.normalize.as_ref();
-        let train = transformed(train, &plan.data.transforms, normalize);
+        // What is learnt by heart is seen as it is.
+        let (valid, transforms) = match plan.train.overfit_batches {
+            Some(_) => (train.clone(), &plan.data.valid_transforms),
+            None => (valid, &plan.data.transforms),
+        };
+        let train = transformed(train, transforms, normalize);
         let valid = transformed(valid, &plan.data.valid_transforms, normalize);
         let shape = image_shape("training", "data.transforms", &train)?;
         check_alike(shape, image_shape("validation", "data.valid_transforms", &valid)?)?;
         let num_classes = train.num_classes();
         let (train, valid): (Arc<dyn ImageDataset>, Arc<dyn ImageDataset>) = (train, valid);
         let collate = collate(shape, normalize, device)?;
+        let overfits = plan.train.overfit_batches.is_some();
         let train_collate = match plan.data.transforms.mix {
-            Some(mix) => collate.clone().with_mix(mix),
-            None => collate.clone(),
+            Some(mix) if !overfits => collate.clone().with_mix(mix),
+            _ => collate.clone(),
         };
         let config = LoaderConfig {
             batch_size: plan.data.batch_size,
@@ -55,10 +62,15 @@ impl Data {
             padding: Padding::Skip,
             ..LoaderConfig::default()
         };
-        let train_config = LoaderConfig { shuffle: true, drop_last: plan.data.drop_last, ..config };
+        let drop_last = plan.data.drop_last;
+        let train_config = LoaderConfig { shuffle: !overfits, drop_last, ..config };
+        let train_limit = plan.train.overfit_batches.or(plan.train.limit_train_batches);
+        let valid_limit = plan.train.overfit_batches.or(plan.train.limit_val_batches);
+        let train = DataLoader::new(train, Arc::new(train_collate), train_config);
+        let valid = DataLoader::new(valid, Arc::new(collate), config);
         Ok(Self {
-            train: DataLoader::new(train, Arc::new(train_collate), train_config),
-            valid: DataLoader::new(valid, Arc::new(collate), config),
+            train: limited(train, train_limit, plan.world_size),
+            valid: limited(valid, valid_limit, plan.world_size),
             shape,
             num_classes,
         })
@@ -80,6 +92,14 @@ impl Data {
             config: keys_of(config)?,
         })
     }
+}
+
+/// A loader whose epochs end after some of its batches.
+fn limited(loader: Loader, limit: Option<BatchLimit>, ranks: usize) -> Loader {
+    let Some(limit) = limit else { return loader };
+    let all = loader.num_batches(Shard { index: 0, count: ranks }) as u64;
+    let batches = usize::try_from(limit.of(all)).unwrap_or(usize::MAX);
+    loader.with_limit_batches(Some(batches.max(1)))
 }
 
 /// What is wrong with both splits, told once where it is the same.

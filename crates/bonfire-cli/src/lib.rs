@@ -22,9 +22,11 @@ mod error;
 mod evaluate;
 mod exit;
 mod flight;
+mod followers;
 mod interrupt;
 pub mod launch;
 mod launcher;
+mod lr_find;
 mod model_folder;
 mod new_package;
 mod output;
@@ -37,6 +39,7 @@ mod problems;
 mod process;
 mod registry;
 mod report;
+mod results;
 mod run_lock;
 mod shell;
 mod signals;
@@ -76,6 +79,7 @@ pub fn run(registry: Registry) -> ExitCode {
         args::Command::Checkpoint(command) => checkpoints::run(&command),
         args::Command::Data(command) => data_sets::run(&command),
         args::Command::Config(command) => configuration::run(&registry, &command),
+        args::Command::LrFind(args) => lr_find::find(&registry, &args),
         args::Command::Completions(args) => shell::completions(&args),
         args::Command::Man(args) => shell::man(&args),
     };

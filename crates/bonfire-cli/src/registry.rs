@@ -4,13 +4,13 @@ use crate::model_folder::{ModelDescription, ModelTensors};
 use crate::own_data::{DataConfig, Images, OwnKinds};
 use crate::survey::Survey;
 use crate::worker::{Rank, survey_model, train_model};
-use crate::{CliError, classifier, weights};
+use crate::{CliError, classifier, lr_find, weights};
 use bonfire_models::resnet::torchvision_tensor;
 use bonfire_models::{LeNetConfig, MlpConfig, ModelError, ResNetConfig};
 use bonfire_nn::ImageShape;
 use bonfire_trainer::config::{ConfigError, DataSource, ModelKeys, Plan, RunConfig};
 use bonfire_trainer::weights::{Head, WeightNames};
-use bonfire_trainer::{ImageBatch, Learnable};
+use bonfire_trainer::{ImageBatch, Learnable, LrCurve, LrFinder};
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -100,6 +100,15 @@ pub(crate) trait ModelKind: Send + Sync {
     /// Opens the data, makes the model, and checks the recipe against both.
     fn survey(&self, config: &RunConfig, plan: &Plan, images: &Images) -> Result<Survey, CliError>;
 
+    /// Trains the model with rising learning rates.
+    fn find_lr(
+        &self,
+        config: &RunConfig,
+        plan: &Plan,
+        images: &Images,
+        finder: &LrFinder,
+    ) -> Result<LrCurve, CliError>;
+
     /// Trains the model as one rank.
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError>;
 
@@ -141,6 +150,16 @@ impl<C: ModelConfig> ModelKind for Kind<C> {
 
     fn survey(&self, config: &RunConfig, plan: &Plan, images: &Images) -> Result<Survey, CliError> {
         survey_model(&config.parse_model::<C>()?, config, plan, images)
+    }
+
+    fn find_lr(
+        &self,
+        config: &RunConfig,
+        plan: &Plan,
+        images: &Images,
+        finder: &LrFinder,
+    ) -> Result<LrCurve, CliError> {
+        lr_find::find_with(&config.parse_model::<C>()?, plan, images, finder)
     }
 
     fn train(&self, config: &RunConfig, plan: &Plan, rank: Rank<'_>) -> Result<Outcome, CliError> {

@@ -90,13 +90,16 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
         (1, _) => alone(&recipe, args),
         (_, EngineKind::Local) => threads(&recipe, args, ranks),
         _ => {
-            let out = match &args.out {
-                Some(out) => out.clone(),
-                None => default_run_folder(&recipe.plan.name)?,
+            let out = match (&args.out, recipe.plan.train.fast_dev_run) {
+                (Some(out), _) => Some(out.clone()),
+                (None, Some(_)) => None,
+                (None, None) => Some(default_run_folder(&recipe.plan.name)?),
             };
-            let outcome = launcher::launch(worker_args(args, &out), ranks)?;
+            let outcome = launcher::launch(worker_args(args, out.as_deref()), ranks)?;
             if let Outcome::Workers(_) = outcome {
-                flight::folder(Some(&out)).iter().for_each(|folder| flight::tell_of_dumps(folder));
+                flight::folder(out.as_deref())
+                    .iter()
+                    .for_each(|folder| flight::tell_of_dumps(folder));
             }
             Ok(outcome)
         }
@@ -211,12 +214,14 @@ fn rank(
 }
 
 /// The arguments by which a worker does what this program was asked to do.
-fn worker_args(args: &TrainArgs, out: &Path) -> Vec<OsString> {
+fn worker_args(args: &TrainArgs, out: Option<&Path>) -> Vec<OsString> {
     let mut list: Vec<OsString> = vec!["train".into(), args.config.clone().into()];
     for value in args.all_overrides() {
         list.extend(["--set".into(), value.into()]);
     }
-    list.extend(["--out".into(), out.into()]);
+    if let Some(out) = out {
+        list.extend(["--out".into(), out.into()]);
+    }
     list.extend(["--resume".into(), resume_word(&args.resume)]);
     if let Some(baseline) = &args.baseline {
         list.extend(["--baseline".into(), baseline.into()]);

@@ -7,25 +7,24 @@ use crate::device::TrainDevice;
 use crate::environment;
 use crate::exit::Outcome;
 use crate::flight;
+use crate::followers;
 use crate::interrupt::Interrupt;
 use crate::own_data::Images;
-use crate::process::launch_time;
 use crate::registry::ModelConfig;
-use crate::report::{Header, print_table};
+use crate::report::Header;
+use crate::results::Results;
 use crate::run_lock::RunLock;
 use crate::skipped::count_skipped;
 use crate::survey::{self, Survey};
-use crate::voice::{LogFormat, VoiceArgs, say, voice};
+use crate::voice::say;
 use crate::weights::begin_with;
 use bonfire_comm::ProcessGroup;
 use bonfire_nn::{ImageShape, has_sync_batchnorm};
 use bonfire_parallel::ParallelError;
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, RunConfig};
-use bonfire_trainer::run_folder::{Baseline, SkippedFiles, Summary};
-use bonfire_trainer::{
-    BatchSource, ProgressPrinter, Resume, RunFolder, TrainError, Trainer, TrainerConfig,
-};
+use bonfire_trainer::run_folder::{Baseline, SkippedFiles};
+use bonfire_trainer::{BatchSource, Resume, RunFolder, TrainError, Trainer, TrainerConfig};
 use burn::module::Module;
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
@@ -53,7 +52,8 @@ pub(crate) fn train_model<C: ModelConfig>(
     if first {
         Header::new(&rank.group, &rank.device, plan, rank.threads).print();
     }
-    let baseline = rank.args.baseline.as_deref().map(Baseline::read).transpose()?;
+    let baseline = rank.args.baseline.as_deref().filter(|_| first);
+    let baseline = baseline.map(Baseline::read).transpose()?;
     let data = Data::open(plan, rank.images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;
     let samples = data.train.num_samples();
@@ -75,43 +75,16 @@ pub(crate) fn train_model<C: ModelConfig>(
     }
     flight::agree(&rank.group, folder.as_ref().map(RunFolder::path)).map_err(TrainError::from)?;
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
-    config.checkpoint_folder =
-        Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));
-    let mut trainer =
+    if plan.train.fast_dev_run.is_none() {
+        config.checkpoint_folder =
+            Some(folder.as_ref().map_or_else(PathBuf::new, RunFolder::checkpoints));
+    }
+    if let Some(profile) = &mut config.profile {
+        profile.folder = folder.as_ref().map(RunFolder::profile);
+    }
+    let trainer =
         Trainer::new(config, rank.group.clone()).with_stop_flag(rank.interrupt.stop_flag());
-    let progress = ProgressPrinter::new(plan.log.interval);
-    trainer = match voice() {
-        VoiceArgs { quiet: true, .. } => trainer,
-        VoiceArgs { log_format: LogFormat::Json, .. } => trainer.with_callback(progress.with_log()),
-        _ => trainer.with_callback(progress),
-    };
-    if let Some(folder) = &folder {
-        trainer = trainer
-            .with_callback(folder.run_files(plan.to_toml()?, description.clone()))
-            .with_callback(folder.metrics_file(plan.checkpoint.on_error)?)
-            .with_callback(folder.metrics_lines(plan.checkpoint.on_error)?);
-        if plan.log.tensorboard {
-            trainer = trainer.with_callback(folder.tensorboard());
-        }
-        if plan.log.report {
-            trainer = trainer.with_callback(folder.report_page());
-        }
-    }
-    if plan.log.samples {
-        // Ranks on other machines write into a folder of the same name there.
-        let place = rank.args.out.as_ref().map(RunFolder::create).transpose()?;
-        let place = folder.as_ref().or(place.as_ref());
-        let number = rank.group.rank();
-        if let Some(log) = place.map(|folder| folder.sample_log(number)).transpose()? {
-            trainer = trainer.with_callback(log);
-        }
-    }
-    if let Some(average) = &plan.average {
-        trainer = trainer.with_callback(average.callback().map_err(TrainError::from)?);
-    }
-    if let Some(stopping) = &plan.early_stopping {
-        trainer = trainer.with_callback(stopping.callback());
-    }
+    let mut trainer = followers::add(trainer, plan, &rank, folder.as_ref(), &description)?;
     let report = trainer.fit(model, &data.train, Some(&data.valid))?;
     let skipped = |loader: &Loader| count_skipped(&rank.group, loader.dataset());
     let skipped_files = SkippedFiles {
@@ -119,30 +92,11 @@ pub(crate) fn train_model<C: ModelConfig>(
         valid: skipped(&data.valid).map_err(TrainError::from)?,
     };
 
-    if let Some(folder) = &folder {
-        let seconds = report
-            .first_step_at
-            .and_then(|first| first.duration_since(launch_time()).ok())
-            .map(|seconds| seconds.as_secs_f64());
-        let mut summary = Summary::new(&report, seconds);
-        summary.skipped_files = skipped_files;
-        if let Some(baseline) = &baseline {
-            summary = summary.against(baseline);
-        }
-        folder.write_model(&report.model, &description)?;
-        for variant in &report.variants {
-            folder.write_variant(&report.model, variant)?;
-        }
-        match report.first_step_at.is_none() && folder.has_summary() {
-            true => say(format_args!("the run has come to its end before: nothing was trained")),
-            false => {
-                folder.write_summary(&summary)?;
-                if plan.log.report {
-                    folder.write_report()?;
-                }
-                print_table(&summary, folder.path())?;
-            }
-        }
+    let results = Results { report: &report, plan, skipped_files, baseline };
+    match &folder {
+        Some(folder) => results.write(folder, &description)?,
+        None if first => results.tell_of_try(),
+        None => {}
     }
     match report.stopped {
         true => Ok(Outcome::Stopped { signal: rank.interrupt.signal() }),
@@ -222,7 +176,7 @@ pub(crate) fn default_run_folder(name: &str) -> Result<PathBuf, CliError> {
 }
 
 fn run_folder(plan: &Plan, rank: &Rank<'_>, first: bool) -> Result<Option<RunFolder>, CliError> {
-    if !first {
+    if !first || plan.train.fast_dev_run.is_some() {
         return Ok(None);
     }
     let path = match &rank.args.out {
@@ -255,7 +209,7 @@ fn check_unused(folder: &Path, resume: &Resume) -> Result<(), CliError> {
 /// Makes the model from the run's seed.
 ///
 /// Flex has one random generator for the whole process, so ranks that are threads take turns.
-fn init_model<C: ModelConfig>(
+pub(crate) fn init_model<C: ModelConfig>(
     model_config: &C,
     plan: &Plan,
     data: &Data,

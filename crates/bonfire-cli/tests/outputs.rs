@@ -200,3 +200,77 @@ fn figures_of_classes_are_the_same_over_any_number_of_ranks() {
     let accuracy = one["valid_accuracy"].as_f64().unwrap();
     assert!((right as f64 / 359.0 - accuracy).abs() < 1e-9, "{accuracy} {right}");
 }
+
+#[test]
+fn a_fast_run_tries_everything_and_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = repository().join("configs/digits.toml");
+    for (ranks, run) in [("1", "true"), ("2", "3")] {
+        let mut train =
+            support::bonfire(&["train", recipe.to_str().unwrap(), "--nproc-per-node", ranks]);
+        train.command().current_dir(folder.path());
+        let data = format!("data.path={}", repository().join("data/digits").display());
+        let run = format!("train.fast_dev_run={run}");
+        let ended = train.set(&[&data, &run]).succeed();
+        ended.says("fast_dev_run: ");
+        assert_eq!(ended.stdout, "", "{}", ended.log());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn limits_shorten_epochs_and_a_model_can_learn_batches_by_heart() {
+    let few = ["train.max_epochs=3", "schedule.warmup_epochs=0"];
+    let ended = digits()
+        .set(&few)
+        .set(&["train.limit_train_batches=4", "train.limit_val_batches=0.5", "log.samples=true"])
+        .succeed();
+    let run = ended.folder.path().join("run");
+    assert_eq!(summary(&run)["steps"], 12);
+    let seen = fs::read_to_string(run.join("samples-rank0.csv")).unwrap();
+    assert_eq!(seen.lines().count(), 12, "{seen}");
+
+    let set = [
+        "train.max_epochs=60",
+        "train.overfit_batches=2",
+        "schedule.warmup_epochs=0",
+        "log.samples=true",
+    ];
+    let ended = digits().ranks(2).set(&set).succeed();
+    let run = ended.folder.path().join("run");
+    let summary = summary(&run);
+    assert_eq!(summary["steps"], 120);
+    assert!(summary["valid_loss"].as_f64().unwrap() < 0.02, "{summary}");
+    assert_eq!(summary["valid_accuracy"], 1.0, "{summary}");
+    let seen = fs::read_to_string(run.join("samples-rank1.csv")).unwrap();
+    let mut samples: Vec<_> = seen.lines().map(|line| line.rsplit(',').next().unwrap()).collect();
+    samples.sort_unstable();
+    samples.dedup();
+    assert_eq!(samples.len(), 2, "the same two batches in every epoch");
+
+    let ended = digits().set(&["train.overfit_batches=1.5", "train.limit_val_batches=0"]).fail();
+    ended.says("train.overfit_batches = 1.5: must be a number of batches, or a share");
+    ended.says("train.limit_val_batches = 0: must be 1 or more");
+}
+
+#[test]
+fn a_learning_rate_is_found_that_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("curve.svg");
+    let args = ["lr-find", "configs/digits.toml", "--min-lr", "1e-6", "--max-lr", "10", "--plot"];
+    let ended = support::bonfire(&[&args[..], &[plot.to_str().unwrap()]].concat()).succeed();
+    let rows: Vec<&str> = ended.stdout.lines().filter(|line| line.contains(',')).collect();
+    assert!(rows.len() > 40 && rows[0] == "learning_rate,loss,smoothed", "{}", ended.stdout);
+    let said = ended.stdout.lines().find(|line| line.starts_with("# suggestion")).unwrap();
+    let lr = said.split("optimizer.lr = ").nth(1).unwrap().split(',').next().unwrap();
+    let rate: f64 = lr.parse().unwrap();
+    assert!((1e-4..1.0).contains(&rate), "{said}");
+    assert!(fs::read_to_string(&plot).unwrap().contains("learning rate"));
+    let lr = format!("optimizer.lr={lr}");
+    let trained = digits().set(&["train.max_epochs=4", &lr]).succeed();
+    let accuracy = summary(&trained.folder.path().join("run"))["valid_accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.8, "{accuracy} with {lr}");
+
+    let ended = support::bonfire(&["lr-find", "configs/digits.toml", "--min-lr", "2"]).fail();
+    ended.says("must rise from above 0");
+}

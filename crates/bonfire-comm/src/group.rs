@@ -150,6 +150,11 @@ impl ProcessGroup {
         self.inner.engine.machines().into_iter().collect::<BTreeSet<_>>().len()
     }
 
+    /// Returns a number of the machine of each rank, the same for ranks of one machine.
+    pub fn machines(&self) -> Vec<u64> {
+        self.inner.engine.machines()
+    }
+
     /// Returns the payload bytes that this rank has sent in this group.
     pub fn bytes_sent(&self) -> u64 {
         self.inner.engine.bytes_sent()

@@ -42,6 +42,8 @@ pub struct LoaderConfig {
     pub drop_last: bool,
     /// What happens to samples that only fill up the epoch. Default: [`Padding::Keep`].
     pub padding: Padding,
+    /// After how many batches of each shard an epoch ends, if the samples last so long. Default: none.
+    pub limit_batches: Option<usize>,
 }
 
 impl Default for LoaderConfig {
@@ -55,6 +57,7 @@ impl Default for LoaderConfig {
             shuffle: false,
             drop_last: false,
             padding: Padding::Keep,
+            limit_batches: None,
         }
     }
 }
@@ -102,6 +105,13 @@ where
         self
     }
 
+    /// Replaces the number of batches after which an epoch ends.
+    #[must_use]
+    pub fn with_limit_batches(mut self, limit_batches: Option<usize>) -> Self {
+        self.config.limit_batches = limit_batches;
+        self
+    }
+
     /// Replaces what becomes of padding samples.
     #[must_use]
     pub fn with_padding(mut self, padding: Padding) -> Self {
@@ -135,7 +145,7 @@ where
     /// # Errors
     ///
     /// - [`DataError::InvalidShard`] when the shard does not exist.
-    /// - [`DataError::InvalidOption`] when batch size or prefetch factor is 0.
+    /// - [`DataError::InvalidOption`] when batch size, prefetch factor or limit is 0.
     /// - [`DataError::TooFewSamples`] when an epoch has no batch, or when there are more shards than
     ///   samples although padding is kept: then one sample would count several times in a step.
     /// - [`DataError::CursorBeyondEnd`] when the data set has fewer than `cursor` samples.
@@ -163,8 +173,8 @@ where
 
     fn sampler(&self, shard: Shard) -> Result<DistributedSampler, DataError> {
         let shard = shard.validated()?;
-        let LoaderConfig { batch_size, seed, shuffle, drop_last, .. } = self.config;
-        let config = SamplerConfig { shuffle, seed, drop_last, batch_size };
+        let LoaderConfig { batch_size, seed, shuffle, drop_last, limit_batches, .. } = self.config;
+        let config = SamplerConfig { shuffle, seed, drop_last, batch_size, limit_batches };
         if self.config.prefetch_factor == 0 {
             let rule = "it must be at least 1";
             return Err(DataError::InvalidOption { name: "prefetch_factor", value: 0, rule });

@@ -16,11 +16,13 @@ pub struct SamplerConfig {
     pub drop_last: bool,
     /// The batch size of each shard. Default: 1.
     pub batch_size: usize,
+    /// After how many batches of each shard an epoch ends, if the samples last so long. Default: none.
+    pub limit_batches: Option<usize>,
 }
 
 impl Default for SamplerConfig {
     fn default() -> Self {
-        Self { shuffle: true, seed: 0, drop_last: false, batch_size: 1 }
+        Self { shuffle: true, seed: 0, drop_last: false, batch_size: 1, limit_batches: None }
     }
 }
 
@@ -70,7 +72,7 @@ impl DistributedSampler {
     /// # Errors
     ///
     /// - [`DataError::InvalidShard`] when the shard does not exist.
-    /// - [`DataError::InvalidOption`] when the batch size is 0.
+    /// - [`DataError::InvalidOption`] when the batch size or the limit is 0.
     /// - [`DataError::TooFewSamples`] when an epoch would have no batch.
     pub fn new(num_samples: usize, shard: Shard, config: SamplerConfig) -> Result<Self, DataError> {
         let shard = shard.validated()?;
@@ -78,6 +80,10 @@ impl DistributedSampler {
         if batch_size == 0 {
             let rule = "it must be at least 1";
             return Err(DataError::InvalidOption { name: "batch_size", value: 0, rule });
+        }
+        if config.limit_batches == Some(0) {
+            let rule = "it must be at least 1";
+            return Err(DataError::InvalidOption { name: "limit_batches", value: 0, rule });
         }
         if num_samples.checked_add(shard.count).is_none() {
             let rule = "with the number of shards added it must fit into usize";
@@ -118,13 +124,14 @@ impl DistributedSampler {
     ///
     /// # Errors
     ///
-    /// - [`DataError::CursorBeyondEnd`] when the data set has fewer than `cursor` samples.
+    /// - [`DataError::CursorBeyondEnd`] when an epoch has fewer than `cursor` samples.
     /// - [`DataError::PermutationTooLarge`] when the order does not fit into memory.
     pub fn batches_from(&self, cursor: u64) -> Result<ShardBatches, DataError> {
+        let num_samples = self.epoch_samples();
         let start = usize::try_from(cursor)
             .ok()
-            .filter(|&start| start <= self.num_samples)
-            .ok_or(DataError::CursorBeyondEnd { cursor, num_samples: self.num_samples })?;
+            .filter(|&start| start <= num_samples)
+            .ok_or(DataError::CursorBeyondEnd { cursor, num_samples })?;
         let order = if self.config.shuffle {
             Permutation::shuffled(self.num_samples, self.config.seed.wrapping_add(self.epoch))?
         } else {
@@ -133,9 +140,16 @@ impl DistributedSampler {
         Ok(ShardBatches::new(self.layout(start), order))
     }
 
+    /// Returns the number of samples of an epoch over all shards.
+    fn epoch_samples(&self) -> usize {
+        let limit = self.config.limit_batches.unwrap_or(usize::MAX);
+        let all_shards = self.config.batch_size.saturating_mul(self.shard.count);
+        self.num_samples.min(limit.saturating_mul(all_shards))
+    }
+
     fn layout(&self, start: usize) -> Layout {
         Layout {
-            num_samples: self.num_samples,
+            num_samples: self.epoch_samples(),
             start,
             shard: self.shard,
             batch_size: self.config.batch_size,

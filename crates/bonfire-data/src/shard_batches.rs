@@ -26,7 +26,7 @@ pub struct ShardBatch {
     pub cursor_after: u64,
 }
 
-/// Where the batches of an epoch lie in its order.
+/// Where the batches of an epoch lie in its order, of which it has the first `num_samples`.
 ///
 /// Positions from `start` on are dealt to the shards like cards, `position = start + turn * N + r`;
 /// batch `k` is turns `kB..(k+1)B`. Positions at or behind `num_samples` are padding and wrap around.

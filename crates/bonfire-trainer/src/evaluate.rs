@@ -22,6 +22,8 @@ pub(crate) struct Examination<'a, B: Send + 'static> {
     pub(crate) context: &'a StepContext,
     /// Figures of classes, beside those that the model reports.
     pub(crate) figures: &'a [Figure],
+    /// Batches of each rank.
+    pub(crate) limit: usize,
 }
 
 impl<B: Send + 'static> Examination<'_, B> {
@@ -37,7 +39,8 @@ impl<B: Send + 'static> Examination<'_, B> {
         let shard = Shard { index: self.group.rank(), count: self.group.world_size() };
         let mut local = LocalMetrics::default();
         let mut figures = Figures::new(self.figures);
-        for batch in self.data.batches(shard, 0, 0)? {
+        // All ranks have equally many batches.
+        for batch in self.data.batches(shard, 0, 0)?.take(self.limit) {
             let Some(batch) = batch?.data else { continue };
             let output = model.validation_step(batch, self.context);
             local.add(&output);

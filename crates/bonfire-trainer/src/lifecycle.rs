@@ -84,6 +84,9 @@ impl<M: Learnable> Run<'_, M> {
         if self.config.resume != Resume::Never {
             self.ask_whether_satisfied()?;
         }
+        if let (Some(valid), 0) = (valid, self.first_step) {
+            self.try_validation(valid)?;
+        }
         if self.position.unvalidated || self.has_ended(length) {
             // Resumed at its end: there are figures to report all the same.
             self.validate_if_due(valid, length)?;
@@ -118,8 +121,10 @@ impl<M: Learnable> Run<'_, M> {
         self.notify(|callback| callback.on_epoch_start(epoch))?;
         let mut batches = train.batches(self.shard(), epoch, self.position.cursor)?;
         while batches.remaining() > 0 && !self.stopped && !length.reached(&self.position) {
+            self.begin_profile();
             self.train_step(&mut batches)?;
             self.checkpoint_after_step()?;
+            self.profile_step()?;
         }
         self.conclude()?;
         let ended = batches.remaining() == 0;
@@ -164,15 +169,10 @@ impl<M: Learnable> Run<'_, M> {
         let step = self.position.step;
         self.notify(|callback| callback.on_validation_start(epoch))?;
         self.parallel.synchronize_buffers()?;
-        let context = StepContext {
-            device: self.device.clone(),
-            input_dtype: self.precision.validation_inputs,
-            ..self.context(0)
-        };
+        let context = self.validation_context();
         let model = self.parallel.consensus()?;
-        let (variants, figures) = (self.variants()?, self.config.metrics.as_slice());
-        let examination =
-            Examination { data: valid, group: &self.control, context: &context, figures };
+        let variants = self.variants()?;
+        let examination = self.examination(valid, &context, usize::MAX);
         let Evaluation { mut metrics, confusion_matrix } = examination.evaluate(&model)?;
         for variant in variants {
             metrics.extend(examination.evaluate_variant(&model, variant)?);
@@ -186,6 +186,38 @@ impl<M: Learnable> Run<'_, M> {
         self.checkpoint_if_best(&metrics)?;
         self.valid_metrics = Some(metrics);
         Ok(())
+    }
+
+    /// Validates on a few batches, only to see that it can be done.
+    fn try_validation(
+        &mut self,
+        valid: &dyn BatchSource<Batch = M::Batch>,
+    ) -> Result<(), TrainError> {
+        let limit = usize::try_from(self.config.num_sanity_val_steps).unwrap_or(usize::MAX);
+        if limit > 0 {
+            let context = self.validation_context();
+            let model = self.parallel.consensus()?;
+            self.examination(valid, &context, limit).evaluate(&model)?;
+        }
+        Ok(())
+    }
+
+    fn validation_context(&self) -> StepContext {
+        StepContext {
+            device: self.device.clone(),
+            input_dtype: self.precision.validation_inputs,
+            ..self.context(0)
+        }
+    }
+
+    fn examination<'a>(
+        &'a self,
+        data: &'a dyn BatchSource<Batch = M::Batch>,
+        context: &'a StepContext,
+        limit: usize,
+    ) -> Examination<'a, M::Batch> {
+        let figures = self.config.metrics.as_slice();
+        Examination { data, group: &self.control, context, figures, limit }
     }
 
     /// Asks the callbacks of all ranks whether training has come far enough.
@@ -248,6 +280,7 @@ impl<M: Learnable> Run<'_, M> {
 
     /// Ends the run: a last checkpoint, equal parameters on all ranks, the report.
     pub(crate) fn finish(mut self) -> Result<FitReport<M>, TrainError> {
+        self.end_profile()?;
         let checkpoint = self.save_end()?;
         self.parallel.synchronize_buffers()?;
         let drifted = self.parallel.drifts();
@@ -278,6 +311,7 @@ impl<M: Learnable> Run<'_, M> {
             first_step_at: self.first_step_at,
             time_share: self.times.figures().share,
             ranks,
+            verdict: self.verdict,
             bytes_sent,
             bytes_sent_per_step: bytes_sent as f64 / steps as f64,
             memory: self.parallel.memory(self.optimizer.as_ref()),

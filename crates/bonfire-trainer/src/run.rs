@@ -5,6 +5,7 @@ use crate::learnable::{Learnable, StepContext};
 use crate::metrics::{LocalMetrics, Metrics, PendingMetrics, gather_figures, reduce};
 use crate::position::Position;
 use crate::precision::Precision;
+use crate::profile::Profiling;
 use crate::settled::{Begun, Settled};
 use crate::timing::StepTimes;
 use crate::{Callback, RankFigures, Report, StopFlag, TrainError, TrainerConfig};
@@ -12,6 +13,7 @@ use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
 use bonfire_metrics::ConfusionMatrix;
 use bonfire_parallel::{DataParallel, FlatOptimizer};
+use bonfire_report::verdict::Verdict;
 use burn::tensor::Device;
 use std::time::{Instant, SystemTime};
 
@@ -36,6 +38,12 @@ pub(crate) struct Run<'a, M: Learnable> {
     /// Steps taken before this call of `fit`.
     pub(crate) first_step: u64,
     pub(crate) times: StepTimes,
+    /// Samples per rank and micro-batch.
+    pub(crate) batch_size: usize,
+    pub(crate) profiling: Option<Profiling>,
+    /// Whether the profile that was asked for is made.
+    pub(crate) profiled: bool,
+    pub(crate) verdict: Option<Verdict>,
     pub(crate) local: LocalMetrics,
     pub(crate) pending: Option<Pending>,
     /// Training figures of the epoch at hand, then of the last one.

@@ -7,6 +7,7 @@
 //!   metrics.jsonl       the same with what every rank did, see bonfire_report::history
 //!   tensorboard/        the same as event files for TensorBoard
 //!   environment.json    what the run ran on
+//!   profile/            traces of some steps and what they show, if asked for
 //!   report.html         all of it, to look at
 //!   samples-rank0.csv   which samples each step of a rank has had, if asked for
 //!   checkpoints/        see the checkpoint module
@@ -235,6 +236,11 @@ impl RunFolder {
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Folder of the profile.
+    pub fn profile(&self) -> PathBuf {
+        self.path.join("profile")
     }
 
     /// Folder of the checkpoints.

@@ -60,6 +60,13 @@ impl<M: Learnable> Run<'_, M> {
     /// # Collective
     /// All ranks.
     pub(crate) fn save_checkpoint(&mut self, best: bool) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let saved = self.save_to_folder(best);
+        self.times.note_checkpoint(start);
+        saved
+    }
+
+    fn save_to_folder(&mut self, best: bool) -> Result<(), TrainError> {
         let Some(folder) = self.config.checkpoint_folder.clone() else { return Ok(()) };
         self.conclude()?;
         self.last_save = Instant::now();

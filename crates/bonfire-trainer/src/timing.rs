@@ -65,7 +65,7 @@ fn per(amount: f64, seconds: f64) -> f64 {
 }
 
 /// A part of a training step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Data,
     Forward,
@@ -98,6 +98,39 @@ pub(crate) struct StepTimes {
     samples: u64,
     /// What parts, total and samples were when an interval was last taken.
     taken: ([Duration; 5], Duration, u64),
+    /// What happened when, while a profile is made.
+    notes: Option<Vec<Note>>,
+}
+
+/// Something that took time while a profile was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Note {
+    pub(crate) what: What,
+    pub(crate) start: Instant,
+    pub(crate) duration: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A whole step.
+    Step,
+    /// A part of a step.
+    Part(Part),
+    /// Reading the figures of steps.
+    Figures,
+    /// As far as training waited for it.
+    Checkpoint,
+}
+
+impl What {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Part(part) => part.name(),
+            Self::Figures => "figures",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
 }
 
 impl StepTimes {
@@ -105,8 +138,10 @@ impl StepTimes {
     pub(crate) fn time<T>(&mut self, part: Part, f: impl FnOnce() -> T) -> T {
         let _range = range(part.name());
         let start = Instant::now();
-        let result = self.wait(f);
-        self.parts[part as usize] += start.elapsed();
+        let result = f();
+        let elapsed = start.elapsed();
+        self.parts[part as usize] += elapsed;
+        self.count(What::Part(part), start, elapsed);
         result
     }
 
@@ -114,11 +149,22 @@ impl StepTimes {
     pub(crate) fn wait<T>(&mut self, f: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = f();
+        self.count(What::Figures, start, start.elapsed());
+        result
+    }
+
+    fn count(&mut self, what: What, start: Instant, elapsed: Duration) {
         // The time of a step is counted whole.
         if self.step.is_none() {
-            self.total += start.elapsed();
+            self.total += elapsed;
         }
-        result
+        self.note(what, start, elapsed);
+    }
+
+    fn note(&mut self, what: What, start: Instant, duration: Duration) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(Note { what, start, duration });
+        }
     }
 
     pub(crate) fn begin_step(&mut self) {
@@ -126,7 +172,25 @@ impl StepTimes {
     }
 
     pub(crate) fn end_step(&mut self) {
-        self.total += self.step.take().map_or(Duration::ZERO, |start| start.elapsed());
+        let Some(start) = self.step.take() else { return };
+        let elapsed = start.elapsed();
+        self.total += elapsed;
+        self.note(What::Step, start, elapsed);
+    }
+
+    /// Notes that training has waited since `start` for a checkpoint.
+    pub(crate) fn note_checkpoint(&mut self, start: Instant) {
+        self.note(What::Checkpoint, start, start.elapsed());
+    }
+
+    /// Notes from now on what happens when.
+    pub(crate) fn begin_notes(&mut self) {
+        self.notes = Some(Vec::new());
+    }
+
+    /// Takes the notes, and makes no more.
+    pub(crate) fn take_notes(&mut self) -> Vec<Note> {
+        self.notes.take().unwrap_or_default()
     }
 
     pub(crate) fn total(&self) -> Duration {

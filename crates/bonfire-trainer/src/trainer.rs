@@ -17,6 +17,7 @@ use bonfire_data::Shard;
 use bonfire_metrics::ConfusionMatrix;
 use bonfire_nn::{connect_sync_batchnorm, is_synchronized};
 use bonfire_parallel::{DataParallel, GradientReduction, MemoryUse};
+use bonfire_report::verdict::Verdict;
 use bonfire_tensor::parameters;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -67,6 +68,8 @@ pub struct FitReport<M> {
     pub time_share: TimeShare,
     /// What each rank has done in this call, in the order of the ranks.
     pub ranks: Vec<RankFigures>,
+    /// What the profile has shown, if one was made.
+    pub verdict: Option<Verdict>,
     /// Payload bytes that this rank has sent for gradients and parameters in this call.
     pub bytes_sent: u64,
     /// The same for each optimizer step.
@@ -252,6 +255,10 @@ impl Trainer {
             position: Position::default(),
             first_step: 0,
             times: StepTimes::default(),
+            batch_size: train.batch_size(),
+            profiling: None,
+            profiled: false,
+            verdict: None,
             local: LocalMetrics::default(),
             pending: None,
             epoch_metrics: Metrics::default(),

@@ -1,7 +1,7 @@
 use crate::config::{
     Budget, CheckpointPlan, OptimizerPlan, Plan, RunLength, Schedule, SchedulePlan,
 };
-use crate::{Metrics, Resume, TrainError};
+use crate::{Metrics, ProfileConfig, Resume, TrainError};
 use bonfire_amp::{Clip, GradScalerConfig, MixedPrecision};
 use bonfire_metrics::Figure;
 use bonfire_parallel::{DataParallelConfig, ParameterGroups};
@@ -21,6 +21,9 @@ pub struct TrainerConfig {
     pub log_every_n_steps: u64,
     /// Epochs between two validations; 0 validates only at the end. Default 1.
     pub check_val_every_n_epochs: u64,
+    /// Batches of each rank that a new run validates on before its first step, so that a validation that
+    /// fails does so at once. Default 2.
+    pub num_sanity_val_steps: u64,
     /// Figures of classes that validations compute beside what the model reports. Default none.
     pub metrics: Vec<Figure>,
     /// The optimizer.
@@ -48,6 +51,8 @@ pub struct TrainerConfig {
     pub checkpoint_folder: Option<PathBuf>,
     /// A checkpoint, a folder of checkpoints or a run folder to continue from.
     pub resume: Resume,
+    /// Steps that are looked at closely. Default none.
+    pub profile: Option<ProfileConfig>,
     /// What ranks compare before the first step, beside the data.
     pub agreement: Vec<(String, String)>,
 }
@@ -61,6 +66,7 @@ impl TrainerConfig {
             accumulate_grad_batches: 1,
             log_every_n_steps: 50,
             check_val_every_n_epochs: 1,
+            num_sanity_val_steps: 2,
             metrics: Vec::new(),
             optimizer,
             schedule: SchedulePlan::default(),
@@ -73,6 +79,7 @@ impl TrainerConfig {
             checkpoint: CheckpointPlan::default(),
             checkpoint_folder: None,
             resume: Resume::Never,
+            profile: None,
             agreement: Vec::new(),
         }
     }
@@ -90,6 +97,7 @@ impl TrainerConfig {
             accumulate_grad_batches: plan.train.accumulate_grad_batches,
             log_every_n_steps: plan.train.log_every_n_steps,
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
+            num_sanity_val_steps: plan.train.num_sanity_val_steps,
             metrics: plan.train.metrics.iter().map(|kind| (*kind).into()).collect(),
             schedule: plan.schedule.clone(),
             label_smoothing: plan.train.label_smoothing,
@@ -99,6 +107,10 @@ impl TrainerConfig {
             clip: plan.clip,
             gradient_checkpointing: plan.train.gradient_checkpointing,
             checkpoint: plan.checkpoint.clone(),
+            profile: plan.profile.clone().map(|steps| ProfileConfig {
+                loader_workers: plan.data.workers,
+                ..ProfileConfig::new(steps)
+            }),
             agreement: plan.agreement_entries(),
             ..Self::new(plan.optimizer)
         }
@@ -164,6 +176,11 @@ impl TrainerConfig {
     /// there is one.
     pub fn with_auto_resume(self) -> Self {
         Self { resume: Resume::Auto, ..self }
+    }
+
+    /// Looks at some steps closely.
+    pub fn with_profile(self, profile: ProfileConfig) -> Self {
+        Self { profile: Some(profile), ..self }
     }
 
     /// Sets the course of the learning rate.
@@ -251,6 +268,7 @@ impl TrainerConfig {
                 "train.check_val_every_n_epochs".to_string(),
                 self.check_val_every_n_epochs.to_string(),
             ),
+            ("train.num_sanity_val_steps".to_string(), self.num_sanity_val_steps.to_string()),
             ("train.metrics".to_string(), format!("{:?}", self.metrics)),
             ("optimizer".to_string(), format!("{:?}", self.optimizer)),
             ("schedule".to_string(), format!("{:?}", self.schedule)),
@@ -261,6 +279,7 @@ impl TrainerConfig {
             ("clip".to_string(), format!("{:?}", self.clip)),
             ("train.gradient_checkpointing".to_string(), self.gradient_checkpointing.to_string()),
             ("checkpoint".to_string(), format!("{:?}", self.checkpoint)),
+            ("profile".to_string(), format!("{:?}", self.profile.as_ref().map(|it| &it.steps))),
         ]
     }
 }

@@ -8,7 +8,8 @@ use bonfire_comm::{HostBuffer, ProcessGroup, local};
 use bonfire_nn::ImageClassifier;
 use bonfire_trainer::config::CheckpointPlan;
 use bonfire_trainer::{
-    FitReport, ImageBatch, Learnable, StepContext, TrainError, TrainerConfig, checkpoint,
+    Callback, Figure, FitReport, ImageBatch, Learnable, StepContext, TrainError, TrainerConfig,
+    checkpoint,
 };
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
@@ -195,5 +196,32 @@ fn a_resumed_fit_ends_as_one_that_went_on() {
                 assert_eq!(report.valid, whole[0].valid, "rank {rank} from {step}");
             }
         }
+    }
+}
+
+#[test]
+fn a_validation_that_cannot_be_done_ends_the_run_before_its_first_step() {
+    /// Refuses to be asked.
+    struct NoStep;
+
+    impl Callback for NoStep {
+        fn name(&self) -> &str {
+            "no_step"
+        }
+
+        fn on_step_start(&mut self, _epoch: u64, step: u64) -> Result<(), TrainError> {
+            panic!("step {step} begins");
+        }
+    }
+
+    for error in local::spawn(2, |group| {
+        // A line has no classes.
+        let config = TrainerConfig::new(SGD).with_max_epochs(1).with_metrics([Figure::F1]);
+        let (train, valid) = (loader(points(8), 2), loader(points(4), 2));
+        let result =
+            trainer(config, &group).with_callback(NoStep).fit(line(), &train, Some(&valid));
+        result.map(drop).unwrap_err()
+    }) {
+        assert!(error.to_string().contains("StepOutput::with_scores"), "{error}");
     }
 }

@@ -99,34 +99,13 @@ impl Recorder {
     /// Returns what a dump would say now.
     pub fn snapshot(&self, reason: Reason) -> Dump {
         let ring = lock(&self.ring);
-        // Counted back from the present, so that a clock that was set since does not matter.
-        let (elapsed, dumped) = (self.now(), unix_time());
-        let wall = |at: u64| dumped.saturating_sub(elapsed.saturating_sub(at));
+        let clock = Clock::read(self.now());
         let progress = |group: &Group| GroupProgress {
             identity: group.identity.to_string(),
             rank: group.rank,
             world_size: group.world_size,
             entered: group.entered,
             finished: group.finished,
-        };
-        let entry = |slot: &Slot| Entry {
-            id: slot.id,
-            group: ring
-                .group(slot.asked.group)
-                .map_or_else(String::new, |g| g.identity.to_string()),
-            sequence: slot.sequence,
-            operation: slot.asked.operation.to_string(),
-            dtype: slot.asked.dtype.to_string(),
-            count: slot.asked.count,
-            bytes: slot.asked.count * slot.asked.dtype.size_bytes(),
-            site: format!("{}:{}", slot.asked.site.file(), slot.asked.site.line()),
-            label: slot.asked.label.as_deref().map(str::to_owned),
-            state: slot.state,
-            created: wall(slot.asked.created),
-            started: slot.started.map(wall),
-            finished: slot.finished.map(wall),
-            on_device: slot.on_device,
-            error: slot.error.as_deref().map(str::to_owned),
         };
         Dump {
             version: VERSION,
@@ -136,13 +115,27 @@ impl Recorder {
             world_size: self.world_size,
             host: host_name(),
             pid: std::process::id(),
-            began: wall(0),
-            dumped,
+            began: clock.wall(0),
+            dumped: clock.dumped,
             reason,
             evicted: ring.evicted(),
             groups: ring.groups().iter().map(progress).collect(),
-            entries: ring.entries().map(entry).collect(),
+            entries: ring.entries().map(|slot| entry(&ring, slot, &clock)).collect(),
         }
+    }
+
+    /// Returns how many operations have been called until now: the [`id`](Entry::id) of the next.
+    pub fn num_calls(&self) -> u64 {
+        lock(&self.ring).num_calls()
+    }
+
+    /// Returns the operations from number `first` on as they are now, oldest first, as far as they are
+    /// still known.
+    pub fn entries_from(&self, first: u64) -> Vec<Entry> {
+        let ring = lock(&self.ring);
+        let clock = Clock::read(self.now());
+        let new = ring.entries().filter(|slot| slot.id >= first);
+        new.map(|slot| entry(&ring, slot, &clock)).collect()
     }
 
     fn write(&self, folder: &Path, reason: Reason) -> std::io::Result<PathBuf> {
@@ -170,6 +163,44 @@ impl Recorder {
     fn now(&self) -> u64 {
         let elapsed = self.began.elapsed();
         elapsed.as_secs() * 1_000_000_000 + u64::from(elapsed.subsec_nanos())
+    }
+}
+
+/// Turns times of the recorder into Unix times.
+struct Clock {
+    elapsed: u64,
+    dumped: u64,
+}
+
+impl Clock {
+    fn read(elapsed: u64) -> Self {
+        Self { elapsed, dumped: unix_time() }
+    }
+
+    /// Counted back from the present, so that a clock that was set since does not matter.
+    fn wall(&self, at: u64) -> u64 {
+        self.dumped.saturating_sub(self.elapsed.saturating_sub(at))
+    }
+}
+
+fn entry(ring: &Ring, slot: &Slot, clock: &Clock) -> Entry {
+    let asked = &slot.asked;
+    Entry {
+        id: slot.id,
+        group: ring.group(asked.group).map_or_else(String::new, |g| g.identity.to_string()),
+        sequence: slot.sequence,
+        operation: asked.operation.to_string(),
+        dtype: asked.dtype.to_string(),
+        count: asked.count,
+        bytes: asked.count * asked.dtype.size_bytes(),
+        site: format!("{}:{}", asked.site.file(), asked.site.line()),
+        label: asked.label.as_deref().map(str::to_owned),
+        state: slot.state,
+        created: clock.wall(asked.created),
+        started: slot.started.map(|at| clock.wall(at)),
+        finished: slot.finished.map(|at| clock.wall(at)),
+        on_device: slot.on_device,
+        error: slot.error.as_deref().map(str::to_owned),
     }
 }
 

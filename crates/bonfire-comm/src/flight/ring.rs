@@ -159,6 +159,11 @@ impl Ring {
         older.iter().chain(newer)
     }
 
+    /// Returns how many operations there were.
+    pub(super) fn num_calls(&self) -> u64 {
+        self.next_id
+    }
+
     /// Returns how many entries are gone.
     pub(super) fn evicted(&self) -> u64 {
         self.next_id - self.slots.len() as u64

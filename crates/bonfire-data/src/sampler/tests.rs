@@ -157,7 +157,11 @@ fn huge_numbers_do_not_overflow() {
 fn setup() -> impl Strategy<Value = (usize, usize, SamplerConfig)> {
     (1_usize..200, 1_usize..9, 1_usize..20, any::<bool>(), any::<bool>(), any::<u64>())
         .prop_map(|(num_samples, num_shards, batch_size, shuffle, drop_last, seed)| {
-            (num_samples, num_shards, SamplerConfig { shuffle, seed, drop_last, batch_size })
+            (
+                num_samples,
+                num_shards,
+                SamplerConfig { shuffle, seed, drop_last, batch_size, limit_batches: None },
+            )
         })
         .prop_filter("an epoch needs a batch", |(num_samples, num_shards, config)| {
             !config.drop_last || *num_samples >= num_shards * config.batch_size
@@ -246,4 +250,33 @@ proptest! {
         prop_assert_eq!(skipped.nth(skip), all.get(skip).cloned());
         prop_assert_eq!(skipped.len(), all.len().saturating_sub(skip + 1));
     }
+}
+
+#[test]
+fn a_limited_epoch_has_the_head_of_its_order_and_can_be_continued() {
+    let shard = |index| Shard { index, count: 3 };
+    let seen = |sampler: &DistributedSampler, cursor| -> Vec<usize> {
+        let batches = sampler.batches_from(cursor).unwrap();
+        batches.flat_map(|batch| batch.samples).filter(|s| !s.padding).map(|s| s.index).collect()
+    };
+    let all = |limit_batches, epoch, cursor| {
+        let config = SamplerConfig { batch_size: 4, seed: 9, limit_batches, ..Default::default() };
+        let mut indices: Vec<usize> = (0..3)
+            .flat_map(|index| {
+                let mut sampler = DistributedSampler::new(100, shard(index), config).unwrap();
+                sampler.set_epoch(epoch);
+                seen(&sampler, cursor)
+            })
+            .collect();
+        indices.sort_unstable();
+        indices
+    };
+    assert_eq!(all(Some(2), 0, 0).len(), 24);
+    assert_ne!(all(Some(2), 0, 0), all(Some(2), 1, 0), "each epoch has a head of its own");
+    let rest = all(Some(2), 0, 12);
+    assert!(rest.len() == 12 && rest.iter().all(|index| all(Some(2), 0, 0).contains(index)));
+    assert_eq!(all(Some(1000), 0, 0), all(None, 0, 0));
+    let config = SamplerConfig { limit_batches: Some(0), ..Default::default() };
+    let error = DistributedSampler::new(100, shard(0), config).unwrap_err();
+    assert!(error.to_string().contains("limit_batches"), "{error}");
 }

@@ -33,7 +33,7 @@ use crate::bucket::BucketLayout;
 use crate::exchange::{self, Arrived, Exchange, HookRunner};
 use crate::shard::Sharding;
 use crate::{ParallelError, exchange::Pending};
-use bonfire_comm::{DType, HostBuffer, ProcessGroup, range_of};
+use bonfire_comm::{DType, HostBuffer, ProcessGroup, flight, range_of};
 use bonfire_tensor::host::{flat_from_host, to_host};
 use burn::tensor::Device;
 use slot::{Memory, Slot};
@@ -55,6 +55,8 @@ pub(crate) struct Reducer {
     blocking_calls: bool,
     /// Where the buckets lie, if host memory is out of reach from there.
     apart: Option<Device>,
+    /// What the flight recorder calls the collectives of each bucket.
+    labels: Vec<Arc<str>>,
     window: Mutex<Window>,
 }
 
@@ -118,6 +120,7 @@ impl Reducer {
             hook,
             totals_in,
             apart,
+            labels: (0..count).map(|bucket| format!("bucket {bucket}").into()).collect(),
             window: Mutex::new(window),
         }
     }
@@ -220,7 +223,9 @@ impl Reducer {
                         let ranks = self.group.world_size();
                         self.lock().totals.write(&mut memory, at, ranks);
                     }
-                    exchange::all_reduce_here(&self.group, &mut memory)?;
+                    flight::label(self.labels[bucket].clone(), || {
+                        exchange::all_reduce_here(&self.group, &mut memory)
+                    })?;
                     Reduced::Host(memory)
                 }
                 Memory::Reduced(reduced) => reduced,
@@ -357,6 +362,10 @@ impl Reducer {
 
     fn launch(&self, window: &mut Window, bucket: usize) -> Result<(), ParallelError> {
         let _range = range_of(|| format!("bucket {bucket}"));
+        flight::label(self.labels[bucket].clone(), || self.send_off(window, bucket))
+    }
+
+    fn send_off(&self, window: &mut Window, bucket: usize) -> Result<(), ParallelError> {
         let mut memory = match std::mem::replace(&mut window.slots[bucket].memory, Memory::Away) {
             Memory::Gathering(Some(memory)) => memory,
             Memory::Gathering(None) => self.fresh(window, bucket)?,

@@ -64,7 +64,7 @@ pub(crate) fn compare(
 }
 
 fn meaning(key: &str) -> Meaning {
-    const NOTHING: [&str; 13] = [
+    const NOTHING: [&str; 15] = [
         "world_size",
         "name",
         "log",
@@ -77,6 +77,8 @@ fn meaning(key: &str) -> Meaning {
         "train.log_every_n_steps",
         "train.check_val_every_n_epochs",
         "train.metrics",
+        "train.limit_val_batches",
+        "train.num_sanity_val_steps",
         "profile",
     ];
     const CHANGES: [&str; 8] = [

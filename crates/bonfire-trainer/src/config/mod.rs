@@ -18,6 +18,7 @@
 
 mod agreement;
 mod average;
+mod batch_limit;
 mod brief;
 mod checkpoint;
 mod choice;
@@ -28,6 +29,7 @@ mod early_stopping;
 mod environment;
 mod error;
 mod extends;
+mod fast_dev_run;
 mod help;
 mod one_or_many;
 mod optimizer;
@@ -35,6 +37,7 @@ mod overrides;
 mod parameter_groups;
 mod plan;
 mod precision;
+mod profile;
 mod resolve;
 mod resolve_transforms;
 mod run_config;
@@ -51,6 +54,7 @@ mod transforms;
 mod write_transforms;
 
 pub use average::AveragePlan;
+pub use batch_limit::BatchLimit;
 pub use checkpoint::{CheckpointPlan, CheckpointSection, Monitor, OnError};
 pub use data::{CifarLabel, CorruptPolicy, DataSource};
 pub use distributed::{
@@ -59,11 +63,13 @@ pub use distributed::{
 };
 pub use early_stopping::{EarlyStoppingPlan, EarlyStoppingSection};
 pub use error::{ConfigError, Excerpt, Problem};
+pub use fast_dev_run::FastDevRun;
 pub use help::{ModelKeys, json_schema, reference};
 pub use one_or_many::OneOrMany;
 pub use optimizer::OptimizerPlan;
 pub use plan::{Budget, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan};
 pub use precision::PrecisionPlan;
+pub use profile::ProfileSection;
 pub use resolve_transforms::LONGEST_EDGE;
 pub use run_config::{Partial, RunConfig};
 pub use schedule::{
@@ -73,8 +79,8 @@ pub use schedule::{
 pub use sections::{
     AnnealStrategy, AverageKind, AverageSection, ClipSection, DataKind, DataSection, GroupKind,
     GroupSection, LogSection, ModelSection, Normalize, OptimizerKind, OptimizerSection,
-    PlateauMode, PrecisionMode, PrecisionSection, ProfileSection, ScheduleKind, ScheduleSection,
-    StepUnit, ThresholdMode, WarmupStartKind,
+    PlateauMode, PrecisionMode, PrecisionSection, ScheduleKind, ScheduleSection, StepUnit,
+    ThresholdMode, WarmupStartKind,
 };
 pub use train::{DeviceKind, MetricKind, TrainSection};
 pub use transform_sections::{

@@ -55,6 +55,15 @@ impl OptimizerPlan {
         }
     }
 
+    /// The same with another learning rate.
+    #[must_use]
+    pub fn with_lr(mut self, rate: f64) -> Self {
+        match &mut self {
+            Self::Sgd { lr, .. } | Self::Adam { lr, .. } | Self::AdamW { lr, .. } => *lr = rate,
+        }
+        self
+    }
+
     /// Returns the weight decay, where no group of parameters sets another.
     pub fn weight_decay(&self) -> f64 {
         match *self {

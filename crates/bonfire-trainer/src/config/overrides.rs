@@ -8,11 +8,13 @@ use super::error::{Excerpt, Problem};
 use super::source::Source;
 
 /// Pairs of keys of which a configuration has at most one.
-const EXCLUSIVE: [(&str, &str); 4] = [
+const EXCLUSIVE: [(&str, &str); 6] = [
     ("train.max_epochs", "train.max_steps"),
     ("data.batch_size", "data.global_batch_size"),
     ("schedule.warmup_steps", "schedule.warmup_epochs"),
     ("schedule.warmup_start", "schedule.warmup_start_factor"),
+    ("train.overfit_batches", "train.limit_train_batches"),
+    ("train.overfit_batches", "train.limit_val_batches"),
 ];
 
 /// Applies overrides in order, and returns what is wrong with those that cannot be applied.

@@ -1,20 +1,24 @@
 //! The configuration as resolved for a world size.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_parallel::ParameterGroups;
 
 use super::average::{self, AveragePlan};
+use super::batch_limit::BatchLimit;
 use super::checkpoint::CheckpointPlan;
 use super::clip;
 use super::data::{self, DataSource};
 use super::distributed::DistributedPlan;
 use super::early_stopping::{self, EarlyStoppingPlan};
 use super::error::ConfigError;
+use super::fast_dev_run::FastDevRun;
 use super::optimizer::OptimizerPlan;
 use super::parameter_groups;
 use super::precision::PrecisionPlan;
+use super::profile;
 use super::run_config::RunConfig;
 use super::schedule::{LrScaling, RunLength, Schedule, SchedulePlan};
 use super::sections::{DataSection, LogSection, ModelSection, Normalize};
@@ -58,6 +62,8 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Printed progress.
     pub log: LogPlan,
+    /// Optimizer steps that are measured closely.
+    pub profile: Option<Range<u64>>,
 }
 
 /// Which model to train.
@@ -128,6 +134,16 @@ pub struct TrainPlan {
     pub log_every_n_steps: u64,
     /// Epochs between two validations; 0 validates only at the end.
     pub check_val_every_n_epochs: u64,
+    /// How many steps and batches of validation are tried, in a run that only tries.
+    pub fast_dev_run: Option<u64>,
+    /// Micro-batches of an epoch that each rank trains on.
+    pub limit_train_batches: Option<BatchLimit>,
+    /// Batches that each rank validates on.
+    pub limit_val_batches: Option<BatchLimit>,
+    /// Batches that every epoch trains and validates on.
+    pub overfit_batches: Option<BatchLimit>,
+    /// Batches of each rank that a new run validates on before its first step.
+    pub num_sanity_val_steps: u64,
     /// Figures of classes that validations compute.
     pub metrics: Vec<MetricKind>,
     /// Whether cheap activations are computed again in the backward pass.
@@ -162,6 +178,8 @@ impl Plan {
         } else {
             num_samples.div_ceil(world).div_ceil(batch)
         };
+        let limit = self.train.overfit_batches.or(self.train.limit_train_batches);
+        let micro_batches = limit.map_or(micro_batches, |limit| limit.of(micro_batches));
         micro_batches.div_ceil(self.train.accumulate_grad_batches.max(1) as u64)
     }
 
@@ -217,6 +235,7 @@ impl Plan {
                 tensorboard: Some(self.log.tensorboard),
                 report: Some(self.log.report),
             },
+            profile: profile::to_section(self.profile.as_ref()),
             ..RunConfig::default()
         }
     }
@@ -265,6 +284,11 @@ impl Plan {
             accumulate_grad_batches: Some(self.train.accumulate_grad_batches),
             log_every_n_steps: Some(self.train.log_every_n_steps),
             check_val_every_n_epochs: Some(self.train.check_val_every_n_epochs),
+            fast_dev_run: Some(FastDevRun(self.train.fast_dev_run)),
+            limit_train_batches: self.train.limit_train_batches,
+            limit_val_batches: self.train.limit_val_batches,
+            overfit_batches: self.train.overfit_batches,
+            num_sanity_val_steps: Some(self.train.num_sanity_val_steps),
             metrics: Some(self.train.metrics.clone()),
             gradient_checkpointing: Some(self.train.gradient_checkpointing),
             label_smoothing: Some(self.train.label_smoothing),

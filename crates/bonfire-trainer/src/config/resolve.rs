@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::average::{self, AveragePlan};
+use super::batch_limit::BatchLimit;
 use super::checkpoint;
 use super::clip;
 use super::data;
@@ -15,6 +16,7 @@ use super::optimizer;
 use super::parameter_groups;
 use super::plan::{Budget, DataPlan, LogPlan, ModelPlan, Plan, TrainPlan, WeightsPlan};
 use super::precision;
+use super::profile;
 use super::resolve_transforms;
 use super::run_config::RunConfig;
 use super::schedule::{self, SchedulePlan, Surroundings};
@@ -61,7 +63,7 @@ impl Resolver<'_> {
             check_val_every_n_epochs: train.check_val_every_n_epochs,
         };
         let average = average::resolve(&config.average, train.budget, self);
-        Plan {
+        let plan = Plan {
             name: self.name(config, &model.kind),
             seed,
             world_size,
@@ -83,9 +85,14 @@ impl Resolver<'_> {
                 tensorboard: config.log.tensorboard.unwrap_or(true),
                 report: config.log.report.unwrap_or(true),
             },
+            profile: profile::resolve(&config.profile, self),
             model,
             train,
             optimizer,
+        };
+        match plan.train.fast_dev_run {
+            Some(steps) => tried(plan, steps),
+            None => plan,
         }
     }
 
@@ -137,6 +144,18 @@ impl Resolver<'_> {
                 Budget::Steps(steps)
             }
         };
+        let limit = |written, key: &str, resolver: &mut Self| {
+            BatchLimit::resolve(written, &format!("train.{key}"), resolver)
+        };
+        let limit_train_batches = limit(train.limit_train_batches, "limit_train_batches", self);
+        let limit_val_batches = limit(train.limit_val_batches, "limit_val_batches", self);
+        let overfit_batches = limit(train.overfit_batches, "overfit_batches", self);
+        if let (Some(overfit), Some(limit)) = (overfit_batches, limit_train_batches) {
+            self.exclusive("train.overfit_batches", overfit, "train.limit_train_batches", limit);
+        }
+        if let (Some(overfit), Some(limit)) = (overfit_batches, limit_val_batches) {
+            self.exclusive("train.overfit_batches", overfit, "train.limit_val_batches", limit);
+        }
         let accumulate = train.accumulate_grad_batches.unwrap_or(1);
         let log_every = train.log_every_n_steps.unwrap_or(50);
         TrainPlan {
@@ -145,6 +164,11 @@ impl Resolver<'_> {
             accumulate_grad_batches: self.one_or_more("train.accumulate_grad_batches", accumulate),
             log_every_n_steps: self.one_or_more("train.log_every_n_steps", log_every),
             check_val_every_n_epochs: train.check_val_every_n_epochs.unwrap_or(1),
+            fast_dev_run: train.fast_dev_run.and_then(|run| run.0),
+            limit_train_batches,
+            limit_val_batches,
+            overfit_batches,
+            num_sanity_val_steps: train.num_sanity_val_steps.unwrap_or(2),
             metrics: train.metrics.clone().unwrap_or_default(),
             gradient_checkpointing: train.gradient_checkpointing.unwrap_or(false),
             label_smoothing: self.label_smoothing(train.label_smoothing.unwrap_or(0.0)),
@@ -227,6 +251,23 @@ impl Resolver<'_> {
         }
         (global / shares, global)
     }
+}
+
+/// A plan that only tries whether everything goes through.
+fn tried(plan: Plan, steps: u64) -> Plan {
+    let batches = steps.saturating_mul(plan.train.accumulate_grad_batches as u64);
+    let train = TrainPlan {
+        budget: Budget::Steps(steps),
+        limit_train_batches: Some(BatchLimit::Batches(batches)),
+        limit_val_batches: Some(BatchLimit::Batches(steps)),
+        overfit_batches: None,
+        num_sanity_val_steps: 0,
+        ..plan.train
+    };
+    // What needs a run of some length would refuse this one.
+    let schedule = SchedulePlan::default();
+    let log = LogPlan { samples: false, ..plan.log };
+    Plan { train, schedule, log, average: None, early_stopping: None, profile: None, ..plan }
 }
 
 /// Checks of single values; each hands the value on, so that resolving goes on after a problem.

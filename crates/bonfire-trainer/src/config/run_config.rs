@@ -16,9 +16,10 @@ use super::error::{ConfigError, Problem};
 use super::extends::{self, Document};
 use super::overrides;
 use super::plan::Plan;
+use super::profile::ProfileSection;
 use super::sections::{
     AverageSection, ClipSection, DataKind, DataSection, LogSection, ModelSection, OptimizerSection,
-    PrecisionSection, ProfileSection, ScheduleSection,
+    PrecisionSection, ScheduleSection,
 };
 use super::source::Source;
 use super::strict::Reader;

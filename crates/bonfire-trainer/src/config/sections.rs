@@ -484,8 +484,3 @@ pub struct LogSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<bool>,
 }
-
-/// `[profile]`: profiling; reserved, has no keys yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[non_exhaustive]
-pub struct ProfileSection {}

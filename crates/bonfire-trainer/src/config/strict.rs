@@ -11,9 +11,10 @@ use super::checkpoint::CheckpointSection;
 use super::distributed::{DistributedSection, LocalSgdSection};
 use super::early_stopping::EarlyStoppingSection;
 use super::error::Problem;
+use super::profile::ProfileSection;
 use super::sections::{
     AverageSection, ClipSection, DataSection, GroupSection, LogSection, ModelSection, Normalize,
-    OptimizerSection, PrecisionSection, ProfileSection, ScheduleSection,
+    OptimizerSection, PrecisionSection, ScheduleSection,
 };
 use super::source::{Source, join};
 use super::suggest::nearest;

@@ -4,7 +4,9 @@ use bonfire_metrics::Figure;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::batch_limit::BatchLimit;
 use super::choice::choice;
+use super::fast_dev_run::FastDevRun;
 
 choice! {
     /// `train.device`.
@@ -69,6 +71,24 @@ pub struct TrainSection {
     /// Epochs between two validations; default 1; 0 validates only at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_val_every_n_epochs: Option<u64>,
+    /// Only tries whether everything goes through: so many steps and batches of validation (`true`: one),
+    /// without warm-up, schedule, averages and early stopping, and nothing is written; default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fast_dev_run: Option<FastDevRun>,
+    /// Micro-batches of an epoch that each rank trains on: a number, or a share such as 0.1; default 1.0, all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_train_batches: Option<BatchLimit>,
+    /// Batches that each rank validates on, in the same way; default 1.0, all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_val_batches: Option<BatchLimit>,
+    /// Trains on the same so many (or such a share of) batches in each epoch, without shuffling, and validates
+    /// on them: a model that learns at all comes to a loss near 0; default: not. Not together with the limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overfit_batches: Option<BatchLimit>,
+    /// Batches of each rank that a new run validates on before its first step, so that a validation that fails
+    /// does so at once; default 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_sanity_val_steps: Option<u64>,
     /// Figures of classes that validations compute beside loss and accuracy; default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Vec<MetricKind>>,
