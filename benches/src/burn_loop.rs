@@ -1,7 +1,7 @@
 //! The loop that one writes with Burn alone.
 
 use crate::stopwatch::Stopwatch;
-use crate::task::{BATCH_SIZE, LEARNING_RATE, LOG_EVERY, loader, model};
+use crate::task::{BATCH_SIZE, LEARNING_RATE, LOG_EVERY, Network, cnn, loader, mlp};
 use crate::{Options, Result};
 use bonfire::data::Shard;
 use bonfire::nn::{ImageClassifier, correct_predictions, cross_entropy};
@@ -11,8 +11,14 @@ use burn::tensor::{Device, Int, Tensor};
 /// Trains until the time is over; returns images per second.
 pub(crate) fn run(options: &Options) -> Result<f64> {
     let device = Device::flex();
-    let loader = loader(&device, options.workers)?;
-    let mut model = model(&device)?;
+    match options.network {
+        Network::Mlp => train(options, &device, mlp(&device)?),
+        Network::Cnn => train(options, &device, cnn(&device)?),
+    }
+}
+
+fn train<M: ImageClassifier>(options: &Options, device: &Device, mut model: M) -> Result<f64> {
+    let loader = loader(device, options.workers)?;
     let mut optimizer = SgdConfig::new().init();
     let mut figures = Figures::default();
     let mut stopwatch = Stopwatch::new(options.measured()?);

@@ -1,7 +1,7 @@
 //! Resident memory as steps go by.
 
 use crate::networks::{Batches, NUM_CLASSES, Network};
-use crate::task::{LEARNING_RATE, loader, model};
+use crate::task::{LEARNING_RATE, loader, mlp};
 use crate::{Result, ranks, resident};
 use bonfire::comm::ProcessGroup;
 use bonfire::models::MlpConfig;
@@ -75,7 +75,7 @@ fn in_trainer(args: &Args, world: &ProcessGroup) -> Result<Vec<u64>> {
     let readings: Arc<Mutex<Vec<u64>>> = Arc::default();
     let scales = Scales { every: args.every, readings: readings.clone() };
     let mut trainer = Trainer::new(config, world.clone()).with_callback(scales);
-    trainer.fit(model(&device)?, &loader, None)?;
+    trainer.fit(mlp(&device)?, &loader, None)?;
     let readings = readings.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(readings.clone())
 }

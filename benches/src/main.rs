@@ -1,7 +1,7 @@
 //! Training loops, timed or weighed, for `cargo xtask bench`, `bench-overhead` and `soak` to read.
 //!
 //! - `burn` is the loop that one writes with Burn alone, `trainer` the same training in Bonfire's
-//!   `Trainer`: images per second of a perceptron (784-256-10) with plain SGD, batches of 64 a rank,
+//!   `Trainer`: images per second of a perceptron (784-256-10) or a LeNet with plain SGD, batches of 64 a rank,
 //!   and made-up data of MNIST's shape. Both have the same loader, model, loss and figures (loss and
 //!   accuracy, summed on the device and read every 50 steps), so the difference is what Bonfire costs.
 //! - `parallel` is the loop that one writes over `DataParallel`, of three networks, with and without
@@ -51,7 +51,7 @@ enum Mode {
     /// A loop of Burn alone; takes no ranks.
     Burn,
     /// Bonfire's `Trainer`.
-    Trainer,
+    Trainer(trainer_loop::Args),
     /// A loop over `DataParallel`.
     Parallel(parallel_loop::Args),
     /// The memory of a large perceptron, its optimizer shared or not.
@@ -69,6 +69,9 @@ struct Options {
     /// Threads that load batches ahead; 0 loads on the training thread.
     #[arg(long, default_value_t = 0, global = true)]
     workers: usize,
+    /// What `burn` and `trainer` train.
+    #[arg(long, value_enum, default_value_t = task::Network::Mlp, global = true)]
+    network: task::Network,
 }
 
 impl Options {
@@ -88,7 +91,7 @@ impl Args {
         let number = |images_per_s| format!("{images_per_s:.1}");
         match &self.mode {
             Mode::Burn => Ok(Some(number(burn_loop::run(&self.options)?))),
-            Mode::Trainer => Ok(trainer_loop::run(&self.options)?.map(number)),
+            Mode::Trainer(args) => Ok(trainer_loop::run(*args, &self.options)?.map(number)),
             Mode::Parallel(args) => parallel_loop::run(args, self.options.measured()?),
             Mode::Memory(args) => memory::run(args),
             Mode::Growth(args) => growth::run(args),

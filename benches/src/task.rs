@@ -2,7 +2,7 @@
 
 use crate::Result;
 use bonfire::data::{DataLoader, Image, ImageSample, InMemoryDataset, LoaderConfig};
-use bonfire::models::{Mlp, MlpConfig};
+use bonfire::models::{LeNet, LeNetConfig, Mlp, MlpConfig};
 use bonfire::nn::ImageShape;
 use bonfire::trainer::ImageCollate;
 use burn::tensor::Device;
@@ -35,8 +35,23 @@ pub(crate) fn loader(device: &Device, workers: usize) -> Result<Loader> {
     Ok(DataLoader::new(Arc::new(InMemoryDataset::new(samples)), Arc::new(collate), config))
 }
 
-/// Makes the model.
-pub(crate) fn model(device: &Device) -> Result<Mlp> {
+/// What is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Network {
+    /// A perceptron, 784-256-10: steps of about a millisecond.
+    Mlp,
+    /// A small convolutional network: steps of tens of milliseconds.
+    Cnn,
+}
+
+/// Makes the convolutional network.
+pub(crate) fn cnn(device: &Device) -> Result<LeNet> {
+    device.seed(SEED);
+    Ok(LeNetConfig::default().init(IMAGE, NUM_CLASSES, &device.clone().autodiff())?)
+}
+
+/// Makes the perceptron.
+pub(crate) fn mlp(device: &Device) -> Result<Mlp> {
     device.seed(SEED);
     let config = MlpConfig { hidden: vec![256] };
     Ok(config.init(IMAGE, NUM_CLASSES, &device.clone().autodiff())?)

@@ -10,6 +10,7 @@ mod collectives;
 mod gpu;
 mod layers;
 mod loader;
+mod outputs;
 mod overhead;
 mod record;
 mod soak;
@@ -39,6 +40,8 @@ enum Chore {
     BenchLayers(layers::Args),
     /// Measures what a checkpoint costs a step, and the start of a resumed run.
     BenchCheckpoints(checkpoints::Args),
+    /// Measures what the outputs and the profiler of a run cost, beside a loop written by hand.
+    BenchOutputs(outputs::Args),
     /// Measures the loader of images beside PyTorch's, and how long a training step waits for it.
     BenchLoader(loader::Args),
     /// Makes a folder that checks Bonfire on a machine with a GPU, or records what it found there.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Chore::BenchOverhead(args) => overhead::run(&args),
         Chore::BenchLayers(args) => layers::run(&args),
         Chore::BenchCheckpoints(args) => checkpoints::run(&args),
+        Chore::BenchOutputs(args) => outputs::run(&args),
         Chore::BenchLoader(args) => loader::run(&args),
         Chore::Gpu(args) => gpu::start(&args),
         Chore::Soak(soak) => soak::run(&soak),

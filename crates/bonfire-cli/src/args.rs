@@ -35,6 +35,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     LrFind(LrFindArgs),
+    BatchFind(BatchFindArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -91,6 +92,47 @@ pub(crate) struct LrFindArgs {
     /// Draws the curve.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
+}
+
+/// Tries growing batch sizes, and suggests the one beyond which training is no faster
+///
+/// Every size trains a few steps of the recipe in a process of its own, which writes nothing. The search ends
+/// when two sizes in a row bring no speed, when memory ends, or when the data do. Prints the figures as CSV.
+#[derive(clap::Args)]
+pub(crate) struct BatchFindArgs {
+    /// The recipe, a TOML file.
+    pub(crate) config: PathBuf,
+    /// Overrides a key of the recipe: --set precision.mode=bf16; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// Ranks on this machine; the sizes are for each of them.
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) nproc_per_node: u32,
+    /// The first size.
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = read_size)]
+    pub(crate) init_val: usize,
+    /// The largest that is tried.
+    #[arg(long, default_value_t = 65536, value_name = "N", value_parser = read_size)]
+    pub(crate) max_val: usize,
+    /// Steps that are timed at every size, after one that is not.
+    #[arg(long, default_value_t = 5, value_name = "STEPS",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) steps_per_trial: u32,
+    /// Main memory that may be used [default: what is free]
+    #[arg(long, value_name = "GIB")]
+    pub(crate) memory_limit: Option<f64>,
+    /// Goes on while memory lasts, and suggests the largest size that fits.
+    #[arg(long)]
+    pub(crate) largest: bool,
+}
+
+/// Reads a batch size.
+fn read_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        size => size.map_err(|error: std::num::ParseIntError| error.to_string()),
+    }
 }
 
 /// Prints completions of this command line for a shell
@@ -261,6 +303,9 @@ pub(crate) struct TrainArgs {
     /// the table and in summary.json.
     #[arg(long, value_name = "SUMMARY.json")]
     pub(crate) baseline: Option<PathBuf>,
+    /// Where a trial of batch-find leaves its figures.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) trial_record: Option<PathBuf>,
     /// Prints the resolved recipe and its learning rates, and trains nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,

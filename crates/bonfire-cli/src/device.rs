@@ -2,6 +2,7 @@
 
 use crate::CliError;
 use bonfire_comm::CommError;
+use bonfire_trainer::DeviceMeter;
 use bonfire_trainer::config::{DeviceKind, Plan, PrecisionMode};
 use burn::tensor::{Device, FloatDType};
 
@@ -34,6 +35,11 @@ impl TrainDevice {
             Self::Cpu => None,
             Self::Cuda(ordinal) => Some(ordinal),
         }
+    }
+
+    /// What measures how busy it is; nothing for the processor, whose cores are counted anyway.
+    pub(crate) fn meter(self) -> Option<Box<dyn DeviceMeter>> {
+        self.gpu().and_then(gpu_meter)
     }
 
     /// What it is, with the backend and the precision in brackets.
@@ -84,6 +90,30 @@ fn cuda(ordinal: usize) -> Device {
 #[cfg(not(feature = "cuda"))]
 fn cuda(_ordinal: usize) -> Device {
     Device::flex()
+}
+
+#[cfg(feature = "cuda")]
+fn gpu_meter(ordinal: usize) -> Option<Box<dyn DeviceMeter>> {
+    struct Gpu(bonfire_comm::cuda::Utilization);
+
+    impl DeviceMeter for Gpu {
+        fn take_utilization(&mut self) -> Option<f64> {
+            self.0.take()
+        }
+    }
+
+    match bonfire_comm::cuda::Utilization::watch(ordinal) {
+        Ok(utilization) => Some(Box::new(Gpu(utilization))),
+        Err(reason) => {
+            tracing::info!("how busy GPU {ordinal} is cannot be told: {reason}");
+            None
+        }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu_meter(_ordinal: usize) -> Option<Box<dyn DeviceMeter>> {
+    None
 }
 
 /// Looks for what CUDA needs at run time, before anything else: it may write the environment.

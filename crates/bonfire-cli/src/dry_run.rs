@@ -37,6 +37,8 @@ fn describe(plan: &Plan, survey: &Survey, schedule: &Schedule) -> String {
         ));
     }
     lines.push(String::new());
+    lines.extend(layers(survey));
+    lines.push(String::new());
     lines.extend(rates(plan, survey, schedule));
     lines.iter().fold(String::new(), |mut text, line| {
         // Writing into a string cannot fail.
@@ -56,6 +58,12 @@ fn data(survey: &Survey) -> String {
 fn model(survey: &Survey) -> String {
     let elements: usize = survey.parameters.iter().map(|(spec, _)| spec.num_elements()).sum();
     format!("model: {elements} parameters in {} tensors", survey.parameters.len())
+}
+
+/// The layers, for one image.
+fn layers(survey: &Survey) -> impl Iterator<Item = String> {
+    let text = survey.model.to_string();
+    text.lines().map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
 fn length(plan: &Plan, survey: &Survey) -> String {

@@ -68,6 +68,14 @@ pub enum CliError {
         #[source]
         source: std::io::Error,
     },
+    /// Happens when a trial of a batch size fails for another reason than memory.
+    #[error("the trial of batch size {batch_size} failed: {reason}")]
+    Trial {
+        /// The size.
+        batch_size: usize,
+        /// What the process has said.
+        reason: String,
+    },
     /// Happens when flight records cannot be read.
     #[error(transparent)]
     Analyze(#[from] bonfire_comm::flight::AnalyzeError),

@@ -1,7 +1,7 @@
 use crate::CliError;
 use crate::problems::{self, Look};
 use crate::process::rank_of_this_process;
-use crate::voice::complain;
+use crate::voice::{complain, keep_error};
 use std::process::ExitCode;
 
 /// How a command ended.
@@ -32,6 +32,7 @@ pub(crate) fn code(result: Result<Outcome, CliError>) -> ExitCode {
 }
 
 fn tell(error: &CliError) {
+    keep_error(format_args!("error: {error}"));
     let error_file = std::env::var_os("BONFIRE_ERROR_FILE");
     if let Some(path) = &error_file
         && let Err(reason) = std::fs::write(path, error.to_string())

@@ -41,18 +41,22 @@ fn in_run_folder(out: &Path) -> PathBuf {
     out.join("flight")
 }
 
-/// Tells all ranks the run's folder, which rank 0 has made, for their dumps.
+/// Tells all ranks the run's folder, which rank 0 has made, for their dumps and logs.
 ///
 /// # Collective
 /// Called by all ranks.
-pub(crate) fn agree(group: &ProcessGroup, run_folder: Option<&Path>) -> Result<(), CommError> {
+pub(crate) fn agree(
+    group: &ProcessGroup,
+    run_folder: Option<&Path>,
+) -> Result<Option<PathBuf>, CommError> {
     let own = run_folder.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec());
     let path = group.broadcast_bytes(own, 0)?;
+    let path = (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&path)));
     let recorder = group.flight_recorder();
-    if recorder.folder().is_none() && !path.is_empty() {
-        recorder.dump_on_failure(in_run_folder(Path::new(OsStr::from_bytes(&path))));
+    if let (Some(path), None) = (&path, recorder.folder()) {
+        recorder.dump_on_failure(in_run_folder(path));
     }
-    Ok(())
+    Ok(path)
 }
 
 /// Tells the user of dumps that a failed run has left in `folder`.

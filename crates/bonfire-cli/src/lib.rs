@@ -9,6 +9,7 @@
 //! ```
 
 mod args;
+mod batch_find;
 mod bench;
 mod checkpoints;
 mod classifier;
@@ -80,6 +81,7 @@ pub fn run(registry: Registry) -> ExitCode {
         args::Command::Data(command) => data_sets::run(&command),
         args::Command::Config(command) => configuration::run(&registry, &command),
         args::Command::LrFind(args) => lr_find::find(&registry, &args),
+        args::Command::BatchFind(args) => batch_find::find(&registry, &args),
         args::Command::Completions(args) => shell::completions(&args),
         args::Command::Man(args) => shell::man(&args),
     };

@@ -99,6 +99,9 @@ fn table(summary: &Summary, folder: &Path) -> String {
         ("time in backward", percent(share.backward)),
         ("time waiting for communication", percent(share.comm_wait)),
         ("time in optimizer", percent(share.optimizer)),
+        ("processor cores busy (by rank)", cores(&summary.cpu_cores_by_rank)),
+        ("device busy (by rank)", devices(&summary.device_utilization_by_rank)),
+        ("peak memory (by rank)", memory(&summary.peak_memory_bytes_by_rank)),
         ("MB sent per step (rank 0)", format!("{:.3}", summary.bytes_sent_per_step / 1e6)),
         ("steps skipped after an overflow", skipped),
         ("corrupt files skipped", corrupt),
@@ -117,15 +120,36 @@ fn table(summary: &Summary, folder: &Path) -> String {
 
 /// Only where there are several ranks.
 fn per_rank(speeds: &[f64]) -> String {
-    match speeds {
-        [] | [_] => String::new(),
-        speeds if speeds.len() <= 8 => {
-            speeds.iter().map(|speed| format!("{speed:.0}")).collect::<Vec<_>>().join(", ")
+    if speeds.len() < 2 { String::new() } else { each(speeds, |speed| format!("{speed:.0}")) }
+}
+
+fn cores(cores: &[f64]) -> String {
+    each(cores, |cores| format!("{cores:.2}"))
+}
+
+/// Only where devices tell.
+fn devices(shares: &[Option<f64>]) -> String {
+    let known: Vec<f64> = shares.iter().flatten().copied().collect();
+    each(&known, |share| format!("{:.0} %", share * 100.0))
+}
+
+fn memory(bytes: &[u64]) -> String {
+    let mebibytes: Vec<f64> =
+        bytes.iter().map(|bytes| *bytes as f64 / f64::from(1 << 20)).collect();
+    each(&mebibytes, |mebibytes| format!("{mebibytes:.0} MiB"))
+}
+
+/// Figures of few ranks one by one, and of many the least and the greatest.
+fn each(values: &[f64], words: impl Fn(f64) -> String) -> String {
+    match values {
+        [] => String::new(),
+        values if values.len() <= 8 => {
+            values.iter().map(|value| words(*value)).collect::<Vec<_>>().join(", ")
         }
-        speeds => {
-            let least = speeds.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = speeds.iter().copied().fold(0.0, f64::max);
-            format!("{least:.0} to {most:.0}")
+        values => {
+            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = values.iter().copied().fold(0.0, f64::max);
+            format!("{} to {}", words(least), words(most))
         }
     }
 }

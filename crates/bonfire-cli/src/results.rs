@@ -14,6 +14,7 @@ pub(crate) struct Results<'a, M> {
     pub(crate) plan: &'a Plan,
     pub(crate) skipped_files: SkippedFiles,
     pub(crate) baseline: Option<Baseline>,
+    pub(crate) class_names: Vec<String>,
 }
 
 impl<M: Learnable> Results<'_, M> {
@@ -43,6 +44,9 @@ impl<M: Learnable> Results<'_, M> {
         let seconds = first.and_then(|first| first.duration_since(launch_time()).ok());
         let mut summary = Summary::new(self.report, seconds.map(|seconds| seconds.as_secs_f64()));
         summary.skipped_files = self.skipped_files;
+        if summary.confusion_matrix.is_some() {
+            summary.class_names = self.class_names.clone();
+        }
         match &self.baseline {
             Some(baseline) => summary.against(baseline),
             None => summary,

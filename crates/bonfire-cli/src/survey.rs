@@ -5,7 +5,7 @@ use bonfire_tensor::parameters::ParameterSpec;
 use bonfire_trainer::config::{
     AveragePlan, ConfigError, Plan, Problem, RunConfig, RunLength, WarmupLength,
 };
-use bonfire_trainer::{TrainError, TrainerConfig};
+use bonfire_trainer::{ModelSummary, TrainError, TrainerConfig};
 
 /// What a run's data and model come to.
 pub(crate) struct Survey {
@@ -17,6 +17,8 @@ pub(crate) struct Survey {
     /// The trainable parameters, with what their groups say.
     pub(crate) parameters: Vec<(ParameterSpec, ParameterSettings)>,
     pub(crate) length: RunLength,
+    /// Layers of the model, for one image.
+    pub(crate) model: ModelSummary,
 }
 
 /// Checks that there is something to train on, and all that a recipe says of its length and its

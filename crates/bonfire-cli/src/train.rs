@@ -226,6 +226,9 @@ fn worker_args(args: &TrainArgs, out: Option<&Path>) -> Vec<OsString> {
     if let Some(baseline) = &args.baseline {
         list.extend(["--baseline".into(), baseline.into()]);
     }
+    if let Some(record) = &args.trial_record {
+        list.extend(["--trial-record".into(), record.into()]);
+    }
     if args.insecure {
         list.push("--insecure".into());
     }

@@ -1,16 +1,21 @@
 //! How this process speaks on standard error: in words or in JSON, with its rank where nobody else adds it.
 
+mod kept;
 mod lines;
+
+pub(crate) use kept::keep;
 
 use crate::problems::has_color;
 use crate::process::rank_of_this_process;
 use clap::ValueEnum;
-use lines::Lines;
+use lines::{Form, Lines};
 use serde_json::json;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// Form of what is told while a command runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -63,14 +68,28 @@ pub(crate) fn start(args: VoiceArgs) {
         None | Some(0) if !args.quiet => "warn,bonfire=info",
         _ => "warn",
     };
-    let filter = EnvFilter::try_from_env("BONFIRE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter = |default: &str| {
+        EnvFilter::try_from_env("BONFIRE_LOG").unwrap_or_else(|_| EnvFilter::new(default))
+    };
+    let told = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && has_color())
-        .event_format(Lines { format: args.log_format, rank, label: label(rank) });
+        .event_format(Lines { form: args.log_format.into(), rank, label: label(rank) })
+        .with_filter(filter(default));
+    // What is kept is looked at when something has gone wrong: all ranks keep all of it.
+    let words = rank.map_or_else(String::new, |rank| format!("[rank {rank}] "));
+    let kept = tracing_subscriber::fmt::layer()
+        .with_writer(kept::Log)
+        .with_ansi(false)
+        .event_format(Lines { form: Form::Timed, rank, label: words })
+        .with_filter(filter("warn,bonfire=info"));
     // Another subscriber may stand already, in a program that embeds this one.
-    drop(log.try_init());
+    drop(tracing_subscriber::registry().with(told).with(kept).try_init());
+}
+
+/// Keeps an error in this rank's log, whoever tells it.
+pub(crate) fn keep_error(line: impl Display) {
+    kept::write("ERROR", rank_of_this_process(), line);
 }
 
 /// The words before each line of a rank that no launcher of ours labels.
@@ -84,6 +103,7 @@ fn label(rank: Option<usize>) -> String {
 
 /// Tells a line, unless only warnings and errors are to be told.
 pub(crate) fn say(line: impl Display) {
+    kept::write("INFO", rank_of_this_process(), &line);
     if !voice().quiet {
         tell("INFO", line);
     }

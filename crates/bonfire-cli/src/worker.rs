@@ -2,6 +2,7 @@
 
 use crate::CliError;
 use crate::args::TrainArgs;
+use crate::batch_find::TrialRecorder;
 use crate::data::{Data, Loader};
 use crate::device::TrainDevice;
 use crate::environment;
@@ -16,7 +17,7 @@ use crate::results::Results;
 use crate::run_lock::RunLock;
 use crate::skipped::count_skipped;
 use crate::survey::{self, Survey};
-use crate::voice::say;
+use crate::voice::{self, say};
 use crate::weights::begin_with;
 use bonfire_comm::ProcessGroup;
 use bonfire_nn::{ImageShape, has_sync_batchnorm};
@@ -24,9 +25,12 @@ use bonfire_parallel::ParallelError;
 use bonfire_tensor::parameters::{self, ParameterSpec};
 use bonfire_trainer::config::{Plan, RunConfig};
 use bonfire_trainer::run_folder::{Baseline, SkippedFiles};
-use bonfire_trainer::{BatchSource, Resume, RunFolder, TrainError, Trainer, TrainerConfig};
+use bonfire_trainer::{
+    BatchSource, ImageBatch, Learnable, ModelSummary, Resume, RunFolder, StepContext, TrainError,
+    Trainer, TrainerConfig,
+};
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -72,8 +76,12 @@ pub(crate) fn train_model<C: ModelConfig>(
     if let Some(folder) = &folder {
         let surroundings = environment::describe(&rank.group, &rank.device, plan, rank.threads);
         folder.write_environment(&surroundings)?;
+        folder.write_model_summary(&summarize(&model, &data)?)?;
     }
-    flight::agree(&rank.group, folder.as_ref().map(RunFolder::path)).map_err(TrainError::from)?;
+    let shared = flight::agree(&rank.group, folder.as_ref().map(RunFolder::path));
+    if let Some(shared) = shared.map_err(TrainError::from)? {
+        voice::keep(&shared, rank.group.rank());
+    }
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
     if plan.train.fast_dev_run.is_none() {
         config.checkpoint_folder =
@@ -82,9 +90,15 @@ pub(crate) fn train_model<C: ModelConfig>(
     if let Some(profile) = &mut config.profile {
         profile.folder = folder.as_ref().map(RunFolder::profile);
     }
-    let trainer =
-        Trainer::new(config, rank.group.clone()).with_stop_flag(rank.interrupt.stop_flag());
+    let trainer = Trainer::new(config, rank.group.clone())
+        .with_stop_flag(rank.interrupt.stop_flag())
+        .with_device_meter(rank.device.meter());
+    let recorder = rank.args.trial_record.as_deref().filter(|_| first);
+    let recorder = recorder.map(|path| (TrialRecorder::new(), path));
     let mut trainer = followers::add(trainer, plan, &rank, folder.as_ref(), &description)?;
+    if let Some((recorder, _)) = &recorder {
+        trainer = trainer.with_callback(recorder.callback());
+    }
     let report = trainer.fit(model, &data.train, Some(&data.valid))?;
     let skipped = |loader: &Loader| count_skipped(&rank.group, loader.dataset());
     let skipped_files = SkippedFiles {
@@ -92,11 +106,15 @@ pub(crate) fn train_model<C: ModelConfig>(
         valid: skipped(&data.valid).map_err(TrainError::from)?,
     };
 
-    let results = Results { report: &report, plan, skipped_files, baseline };
+    let class_names = data.valid.dataset().digest().class_names;
+    let results = Results { report: &report, plan, skipped_files, baseline, class_names };
     match &folder {
         Some(folder) => results.write(folder, &description)?,
         None if first => results.tell_of_try(),
         None => {}
+    }
+    if let Some((recorder, path)) = &recorder {
+        recorder.write(&report, path)?;
     }
     match report.stopped {
         true => Ok(Outcome::Stopped { signal: rank.interrupt.signal() }),
@@ -126,6 +144,7 @@ pub(crate) fn survey_model<C: ModelConfig>(
     let (length, settings) = survey::check(run_config, plan, samples, &trainable, synchronized)?;
     let ImageShape { channels, height, width } = data.shape;
     Ok(Survey {
+        model: summarize(&model, &data)?,
         train_samples: samples,
         valid_samples: data.valid.num_samples(),
         image: [channels, height, width],
@@ -133,6 +152,21 @@ pub(crate) fn survey_model<C: ModelConfig>(
         parameters: trainable.into_iter().zip(settings).collect(),
         length,
     })
+}
+
+/// Looks at a forward pass of one image.
+fn summarize<M: Learnable<Batch = ImageBatch>>(
+    model: &M,
+    data: &Data,
+) -> Result<ModelSummary, CliError> {
+    let device = model.devices().into_iter().next().unwrap_or_default().without_autodiff();
+    let ImageShape { channels, height, width } = data.shape;
+    let images = Tensor::zeros([1, channels, height, width], &device);
+    let batch = ImageBatch::new(images, Tensor::zeros([1], &device));
+    let summary = ModelSummary::of(model, 1, |model| {
+        model.validation_step(batch, &StepContext::outside(device))
+    });
+    Ok(summary?)
 }
 
 fn trainable<M: Module>(model: &M) -> Result<Vec<ParameterSpec>, CliError> {

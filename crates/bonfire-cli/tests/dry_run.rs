@@ -51,7 +51,7 @@ fn it_prints_the_plan_and_the_rates_and_trains_nothing() {
     ];
     assert_eq!(rows, expected, "{text}");
     let svg = fs::read_to_string(picture).unwrap();
-    assert!(svg.starts_with("<svg ") && svg.contains("<polyline"), "{svg}");
+    assert!(svg.starts_with("<svg ") && svg.contains("end of warm-up"), "{svg}");
 }
 
 /// Section 2.2 of Goyal et al.: from the rate of 256 images to that of all ranks.

@@ -274,3 +274,76 @@ fn a_learning_rate_is_found_that_learns() {
     let ended = support::bonfire(&["lr-find", "configs/digits.toml", "--min-lr", "2"]).fail();
     ended.says("must rise from above 0");
 }
+
+#[test]
+fn a_run_tells_what_it_uses_and_what_its_model_is_made_of() {
+    let overrides = [
+        "train.max_epochs=1",
+        "schedule.warmup_epochs=0",
+        "train.log_every_n_steps=10",
+        "log.histograms_every_n_steps=20",
+        "train.metrics=[\"confusion_matrix\"]",
+    ];
+    let ended = digits().ranks(2).set(&overrides).succeed();
+    let run = ended.folder.path().join("run");
+    let summary = summary(&run);
+    for rank in 0..2 {
+        let cores = summary["cpu_cores_by_rank"][rank].as_f64().unwrap();
+        assert!(cores > 0.05 && cores < 64.0, "{summary}");
+        let bytes = summary["peak_memory_bytes_by_rank"][rank].as_u64().unwrap();
+        assert!(bytes > 1 << 20, "{summary}");
+        assert!(summary["device_utilization_by_rank"][rank].is_null(), "no GPU: {summary}");
+    }
+    assert_eq!(summary["confusion_matrix"].as_array().unwrap().len(), 10);
+    assert!(ended.stdout.contains("processor cores busy (by rank)"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("peak memory (by rank)"), "{}", ended.stdout);
+
+    let model: Value =
+        serde_json::from_slice(&fs::read(run.join("model_summary.json")).unwrap()).unwrap();
+    let layers = model["layers"].as_array().unwrap();
+    let kinds: Vec<&str> = layers.iter().map(|layer| layer["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["Conv2d", "Conv2d", "Linear", "Linear"], "{model}");
+    // 16 channels of 8x8 pixels, each the sum of 9 products and a bias.
+    assert_eq!(layers[0]["flops"], 16 * 64 * 18, "{model}");
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    for part in ["<h2>Model</h2>", "Processor cores kept busy", "<th scope=\"row\">conv1</th>"] {
+        assert!(page.contains(part), "{part:?} is missing");
+    }
+
+    let events = fs::read_dir(run.join("tensorboard")).unwrap().next().unwrap().unwrap();
+    let bytes = fs::read(events.path()).unwrap();
+    for tag in ["parameters/conv1.weight", "gradients/fc2.bias", "cpu_cores/rank 1"] {
+        assert!(bytes.windows(tag.len()).any(|window| window == tag.as_bytes()), "{tag}");
+    }
+}
+
+#[test]
+fn a_dry_run_lists_the_layers() {
+    let printed = digits().args(["--dry-run"]).succeed().stdout;
+    let layer = printed.lines().find(|line| line.starts_with("# conv2 ")).unwrap();
+    let cells: Vec<&str> =
+        layer.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    assert_eq!(cells, ["# conv2", "Conv2d", "[1, 32, 4, 4]", "4640", "18.1 KiB", "2 KiB", "147k"]);
+    assert!(printed.contains("# 22602 trainable and 0 frozen parameters"), "{printed}");
+}
+
+#[test]
+fn the_first_value_that_is_not_finite_is_named() {
+    let ended = digits()
+        .ranks(2)
+        .set(&["train.detect_anomaly=true", "optimizer.lr=1e39", "schedule.kind=constant"])
+        .set(&["schedule.warmup_epochs=0"])
+        .fail();
+    ended.says("since parameter \"conv1.weight\" is no longer finite");
+    ended.says("lower optimizer.lr");
+    // What every rank has said is kept, with the time, though rank 0 speaks for all on the terminal.
+    for rank in 0..2 {
+        let log = ended.folder.path().join(format!("run/logs/rank{rank}.log"));
+        let log = fs::read_to_string(log).unwrap();
+        let error = log.lines().find(|line| line.contains("no longer finite")).unwrap();
+        assert!(
+            error.starts_with("20") && error.contains(&format!("Z ERROR [rank {rank}] ")),
+            "{log}"
+        );
+    }
+}

@@ -1,3 +1,4 @@
+use crate::watch::{LayerName, report};
 use crate::{NnError, SyncBatchNorm, SyncBatchNormConfig, in_f32};
 use burn::module::Module;
 use burn::nn::{BatchNorm, GroupNorm, GroupNormConfig, Identity, Initializer};
@@ -128,11 +129,24 @@ impl Norm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Batch(norm) => norm.forward(input),
-            Self::Group(norm) => in_f32(input, |input| norm.forward(input)),
+            Self::Group(norm) => group_norm(norm, input),
             Self::None(identity) => identity.forward(input),
         }
     }
 }
+
+fn group_norm<const D: usize>(norm: &GroupNorm, input: Tensor<D>) -> Tensor<D> {
+    let shape = input.shape();
+    let output = in_f32(input, |input| norm.forward(input));
+    if let Some(gamma) = &norm.gamma {
+        let flops = || AFFINE * shape.num_elements() as u64;
+        report(|| LayerName::HolderOf(gamma.id), "GroupNorm", shape.clone(), &output, flops);
+    }
+    output
+}
+
+/// A normalised value is multiplied and added to once; the statistics are not counted.
+pub(crate) const AFFINE: u64 = 2;
 
 /// The layer does not synchronise, as Burn's does not.
 impl From<BatchNorm> for Norm {

@@ -1,4 +1,6 @@
+use crate::norm::AFFINE;
 use crate::synchronization::Synchronization;
+use crate::watch::{LayerName, report};
 use bonfire_comm::ProcessGroup;
 use bonfire_tensor::autodiff::with_autodiff_of;
 use bonfire_tensor::batch_norm::{BatchStatistics, batch_statistics, normalize, statistics_type};
@@ -93,10 +95,15 @@ impl SyncBatchNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [num_features] = self.gamma.shape().dims();
         assert_shape!(input, [_, num_features, ..]);
-        match input.device().is_autodiff() && self.training.is_enabled() {
+        let shape = input.shape();
+        let output = match input.device().is_autodiff() && self.training.is_enabled() {
             true => self.forward_train(input),
             false => self.forward_inference(input),
-        }
+        };
+        let kind = if self.is_sync() { "SyncBatchNorm" } else { "BatchNorm" };
+        let flops = || AFFINE * shape.num_elements() as u64;
+        report(|| LayerName::HolderOf(self.gamma.id), kind, shape.clone(), &output, flops);
+        output
     }
 
     /// The ranks with which the layer shares its batches, if it has been given them.

@@ -21,7 +21,9 @@ mod shard;
 pub use average::{Averaging, ModelValues, ParameterAverage};
 pub use bucket::{BucketLayout, Grain, Segment};
 pub use config::{DataParallelConfig, GradientReduction, Join, LossReduction, ZeroStage};
-pub use data_parallel::{DataParallel, MemoryUse, StepInProgress, StepOptions, StepReport};
+pub use data_parallel::{
+    DataParallel, GradientPart, MemoryUse, StepInProgress, StepOptions, StepReport,
+};
 pub use error::ParallelError;
 pub use hooks::{CommHook, Compression, HookBucket};
 pub use local_sgd::{LocalSgd, OuterMomentum};

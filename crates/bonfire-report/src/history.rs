@@ -78,6 +78,15 @@ pub struct RankRow {
     /// Optimizer steps.
     #[serde(with = "float")]
     pub optimizer: f64,
+    /// Processor cores that its process has kept busy on average.
+    #[serde(default, with = "float")]
+    pub cpu_cores: f64,
+    /// Share of the time in which its device has computed, between 0 and 1, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "float::optional")]
+    pub device_utilization: Option<f64>,
+    /// The most bytes of main memory that its process has had at a time, so far.
+    #[serde(default)]
+    pub peak_memory_bytes: u64,
 }
 
 impl Row {
@@ -168,6 +177,9 @@ mod tests {
             backward: 0.3,
             comm_wait: 0.4,
             optimizer: 0.0,
+            cpu_cores: 0.75,
+            device_utilization: Some(0.5),
+            peak_memory_bytes: 1 << 28,
         };
         let valid = Row {
             phase: Phase::Valid,

@@ -6,6 +6,7 @@ mod cards;
 mod confusion;
 mod figures;
 mod folder;
+mod model;
 mod page;
 mod ranks;
 mod state;
@@ -47,7 +48,9 @@ pub struct Input {
     pub summary: Option<Value>,
     /// The content of `environment.json`: what the run ran on, by name.
     pub environment: Option<Value>,
-    /// The content of `profile/verdict.json`: a list of findings, or an object with one.
+    /// The content of `model_summary.json`: parameters, memory and arithmetic of every layer.
+    pub model: Option<Value>,
+    /// The content of `profile/verdict.json`; see [`Verdict`](crate::verdict::Verdict).
     pub verdict: Option<Value>,
 }
 

@@ -4,7 +4,7 @@
 pub mod chart;
 pub mod history;
 pub mod html;
-mod number;
+pub mod number;
 pub mod tensorboard;
 pub mod trace;
 pub mod verdict;

@@ -1,12 +1,12 @@
 //! Numbers as people like to read them.
 
 /// A number with at most three significant digits, such as `1.2k`, `0.025` or `3e-4`.
-pub(crate) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     significant(value, 3)
 }
 
 /// A number with at most so many significant digits.
-pub(crate) fn significant(value: f64, digits: usize) -> String {
+pub fn significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return value.to_string();
     }
@@ -29,7 +29,7 @@ pub(crate) fn significant(value: f64, digits: usize) -> String {
 }
 
 /// A number with at most so many decimals.
-pub(crate) fn plain(value: f64, decimals: i32) -> String {
+pub fn plain(value: f64, decimals: i32) -> String {
     let text = format!("{value:.*}", decimals.max(0) as usize);
     match without_zeros(&text) {
         "-0" => "0".to_string(),
@@ -38,7 +38,7 @@ pub(crate) fn plain(value: f64, decimals: i32) -> String {
 }
 
 /// Bytes with their unit, such as `1.5 MiB`.
-pub(crate) fn bytes(count: f64) -> String {
+pub fn bytes(count: f64) -> String {
     let mut scaled = count;
     let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
     let mut unit = units.next().unwrap_or_default();
@@ -51,7 +51,7 @@ pub(crate) fn bytes(count: f64) -> String {
 }
 
 /// A time such as `1 h 02 min`, `3 min 20 s` or `4.2 s`.
-pub(crate) fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     if !(0.0..1e12).contains(&seconds) {
         return format!("{} s", short(seconds));
     }

@@ -138,7 +138,7 @@ fn check(program: &Path, width: u32, flags: &[&str]) {
     let (content, figures) = measured(&dom);
     let picture = image::open(&png).unwrap().to_rgb8();
     assert!(content <= width, "the page is {content} wide in a window of {width}");
-    assert_eq!((figures.len(), picture.width()), (9, width));
+    assert_eq!((figures.len(), picture.width()), (11, width));
     for figure in figures.iter().filter(|figure| figure.edges[3] < picture.height()) {
         assert!(!figure.colours.is_empty(), "{} has no curve", figure.title);
         for (index, (fills, colour)) in figure.colours.iter().enumerate() {

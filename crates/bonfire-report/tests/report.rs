@@ -72,6 +72,8 @@ fn the_report_has_every_section_of_a_run() {
         "cat for dog (62)",
         "time to first step",
         "NVIDIA H100",
+        "layer1.0.Basic.conv1",
+        "1.11 GFLOP",
         "kind = &quot;resnet&quot;",
         "prefers-color-scheme: dark",
     ];
@@ -101,7 +103,8 @@ fn nothing_from_outside_becomes_markup() {
         config: Some(evil.to_string()),
         summary: value(),
         environment: value(),
-        verdict: value(),
+        model: Some(serde_json::json!({ "layers": [{ "path": evil, "kind": evil }] })),
+        verdict: Some(serde_json::json!({ "findings": [{ "text": evil }] })),
     };
     let html = html::render(&input);
     assert_well_formed(&html);

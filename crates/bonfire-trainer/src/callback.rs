@@ -1,4 +1,4 @@
-use crate::{Metrics, RankFigures, TrainError};
+use crate::{Histograms, Metrics, RankFigures, TrainError};
 use bonfire_parallel::ModelValues;
 use bonfire_tensor::state::{State, Stateful};
 
@@ -181,6 +181,16 @@ pub trait Callback: Send {
     /// Ends the run.
     fn variant(&self) -> Result<Option<Variant>, TrainError> {
         Ok(None)
+    }
+
+    /// When the values of parameters and gradients were counted
+    /// ([`TrainerConfig::histograms_every_n_steps`](crate::TrainerConfig::histograms_every_n_steps)); on rank 0
+    /// only.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn on_histograms(&mut self, _histograms: &Histograms) -> Result<(), TrainError> {
+        Ok(())
     }
 
     /// When training figures over all ranks are there.

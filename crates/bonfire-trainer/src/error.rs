@@ -155,7 +155,8 @@ pub enum TrainError {
     /// Happens when a loss is infinite or not a number.
     #[error(
         "the loss is {loss} at step {step} (epoch {epoch}); lower the learning rate, or check the \
-         data for impossible values"
+         data for impossible values; train.detect_anomaly = true ends the run at the first such value and \
+         names its layer"
     )]
     LossNotFinite {
         /// Its value.
@@ -165,6 +166,10 @@ pub enum TrainError {
         /// Epoch, from 0.
         epoch: u64,
     },
+    /// Happens with [`TrainerConfig::detect_anomaly`](crate::TrainerConfig::detect_anomaly) at the first value
+    /// that is infinite or not a number.
+    #[error("{0}")]
+    Anomaly(Box<crate::Anomaly>),
     /// Happens when ranks end with different parameters: a fault of a device, or of Bonfire.
     #[error("rank {rank} ends with parameters {rank_has:016x}, rank 0 with {zero_has:016x}")]
     ParametersDiffer {

@@ -294,7 +294,8 @@ impl<M: Learnable> Run<'_, M> {
         self.notify(|callback| callback.on_fit_end())?;
         // No rank reports success before all of them have come this far.
         self.control.barrier()?;
-        let ranks = gather_figures(&self.control, self.times.figures())?;
+        let own = self.times.figures().with_usage(self.usage.total());
+        let ranks = gather_figures(&self.control, own)?;
         let bytes_sent = self.parallel.bytes_sent();
         let steps = self.position.step.saturating_sub(self.first_step).max(1);
         Ok(FitReport {

@@ -83,6 +83,8 @@ impl LrFinder {
             optimizer: config.optimizer.with_lr(self.min_lr),
             checkpoint_folder: None,
             profile: None,
+            detect_anomaly: false,
+            histograms_every_n_steps: 0,
             resume: crate::Resume::Never,
             ..config
         }

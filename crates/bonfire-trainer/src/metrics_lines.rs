@@ -105,5 +105,8 @@ fn rank_row(rank: usize, figures: &RankFigures) -> RankRow {
         backward: share.backward,
         comm_wait: share.comm_wait,
         optimizer: share.optimizer,
+        cpu_cores: figures.cpu_cores,
+        device_utilization: figures.device_utilization,
+        peak_memory_bytes: figures.peak_memory_bytes,
     }
 }

@@ -76,6 +76,9 @@ impl<M: Learnable> Run<'_, M> {
 
 /// Whether the values of a model may be trusted after an error.
 fn leaves_sound_values(error: &TrainError) -> bool {
+    if let TrainError::Anomaly(anomaly) = error {
+        return anomaly.leaves_sound_values();
+    }
     !matches!(
         error,
         TrainError::LossNotFinite { .. }

@@ -8,6 +8,7 @@ use crate::precision::Precision;
 use crate::profile::Profiling;
 use crate::settled::{Begun, Settled};
 use crate::timing::StepTimes;
+use crate::utilization::UsageMeter;
 use crate::{Callback, RankFigures, Report, StopFlag, TrainError, TrainerConfig};
 use bonfire_comm::ProcessGroup;
 use bonfire_data::Shard;
@@ -38,6 +39,7 @@ pub(crate) struct Run<'a, M: Learnable> {
     /// Steps taken before this call of `fit`.
     pub(crate) first_step: u64,
     pub(crate) times: StepTimes,
+    pub(crate) usage: UsageMeter,
     /// Samples per rank and micro-batch.
     pub(crate) batch_size: usize,
     pub(crate) profiling: Option<Profiling>,
@@ -136,7 +138,8 @@ impl<M: Learnable> Run<'_, M> {
     pub(crate) fn report(&mut self) -> Result<(), TrainError> {
         // On a device this waits for the steps whose figures they are.
         let local = self.times.wait(|| self.local.take())?;
-        let metrics = PendingMetrics::start(&self.control, local, self.times.take_interval())?;
+        let own = self.take_figures();
+        let metrics = PendingMetrics::start(&self.control, local, own)?;
         match self.pending.replace(Pending { metrics, at: self.report_place() }) {
             Some(before) => self.publish(before),
             None => Ok(()),
@@ -153,13 +156,19 @@ impl<M: Learnable> Run<'_, M> {
         }
         let local = self.times.wait(|| self.local.take())?;
         let metrics = reduce(&self.control, &local)?;
-        let ranks = gather_figures(&self.control, self.times.take_interval())?;
+        let own = self.take_figures();
+        let ranks = gather_figures(&self.control, own)?;
         self.publish_metrics(self.report_place(), metrics, ranks)
     }
 
     pub(crate) fn publish(&mut self, pending: Pending) -> Result<(), TrainError> {
         let (metrics, ranks) = pending.metrics.finish()?;
         self.publish_metrics(pending.at, metrics, ranks)
+    }
+
+    /// What this rank has done since this was last asked for.
+    fn take_figures(&mut self) -> RankFigures {
+        self.times.take_interval().with_usage(self.usage.take_interval())
     }
 
     fn report_place(&self) -> ReportPlace {

@@ -7,6 +7,8 @@
 //!   metrics.jsonl       the same with what every rank did, see bonfire_report::history
 //!   tensorboard/        the same as event files for TensorBoard
 //!   environment.json    what the run ran on
+//!   model_summary.json  parameters, memory and arithmetic of every layer
+//!   logs/rank0.log      what every rank has said
 //!   profile/            traces of some steps and what they show, if asked for
 //!   report.html         all of it, to look at
 //!   samples-rank0.csv   which samples each step of a rank has had, if asked for
@@ -26,7 +28,8 @@ use crate::sample_log::SampleLog;
 use crate::tensorboard::TensorBoard;
 use crate::whole_file::write_whole;
 use crate::{
-    Callback, FitReport, FitStart, Learnable, Metrics, RankFigures, TimeShare, TrainError, Variant,
+    Callback, FitReport, FitStart, Learnable, Metrics, ModelSummary, RankFigures, TimeShare,
+    TrainError, Variant,
 };
 use bonfire_metrics::ConfusionMatrix;
 use bonfire_report::html::{self, Standing};
@@ -63,6 +66,9 @@ pub struct Summary {
     /// How often each class (row) was taken for which (column) in the last validation, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confusion_matrix: Option<Vec<Vec<u64>>>,
+    /// What its classes are called, if they have names; the program's to know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub class_names: Vec<String>,
     /// Further figures of the last validation, by name.
     pub valid_figures: BTreeMap<String, f64>,
     /// The same of the values that callbacks keep beside the model's own, averages for example.
@@ -83,6 +89,13 @@ pub struct Summary {
     pub time_share: TimeShare,
     /// Where every rank's training time went, in their order.
     pub time_share_by_rank: Vec<TimeShare>,
+    /// Processor cores that every rank's process has kept busy on average, in their order.
+    pub cpu_cores_by_rank: Vec<f64>,
+    /// Share of the time in which every rank's device has computed, from 0 to 1; null where the device is the
+    /// processor, or its driver does not tell.
+    pub device_utilization_by_rank: Vec<Option<f64>>,
+    /// The most bytes of main memory that every rank's process has had at a time.
+    pub peak_memory_bytes_by_rank: Vec<u64>,
     /// Payload bytes that rank 0 has sent for gradients and parameters.
     pub bytes_sent: u64,
     /// The same for each optimizer step.
@@ -150,6 +163,7 @@ impl Summary {
             valid_loss: valid("loss"),
             valid_accuracy: valid("accuracy"),
             confusion_matrix: report.confusion_matrix.as_ref().map(rows),
+            class_names: Vec::new(),
             valid_figures: report.valid.iter().flat_map(further).collect(),
             variants: report.variants.iter().map(|variant| figures(&variant.name)).collect(),
             images_per_s: report.samples_per_second,
@@ -160,6 +174,17 @@ impl Summary {
             seconds_to_first_step,
             time_share: report.time_share,
             time_share_by_rank: report.ranks.iter().map(|rank| rank.share).collect(),
+            cpu_cores_by_rank: by_rank(|rank| rank.cpu_cores),
+            device_utilization_by_rank: report
+                .ranks
+                .iter()
+                .map(|rank| rank.device_utilization)
+                .collect(),
+            peak_memory_bytes_by_rank: report
+                .ranks
+                .iter()
+                .map(|rank| rank.peak_memory_bytes)
+                .collect(),
             bytes_sent: report.bytes_sent,
             bytes_sent_per_step: report.bytes_sent_per_step,
             memory_bytes: MemoryBytes {
@@ -349,6 +374,17 @@ impl RunFolder {
     /// [`TrainError::Io`].
     pub fn write_environment(&self, environment: &serde_json::Value) -> Result<(), TrainError> {
         self.write("environment.json", format!("{environment:#}\n").as_bytes())
+    }
+
+    /// Writes what the model is made of.
+    ///
+    /// # Errors
+    /// [`TrainError::Io`].
+    pub fn write_model_summary(&self, summary: &ModelSummary) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(summary)
+            .map_err(|error| std::io::Error::other(error.to_string()))
+            .map_err(TrainError::io("encoding", self.path.join("model_summary.json")))?;
+        self.write("model_summary.json", format!("{text}\n").as_bytes())
     }
 
     /// A callback that writes `config.toml` and `model.toml` when the run begins: a run that is refused

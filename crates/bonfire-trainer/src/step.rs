@@ -6,6 +6,7 @@ use crate::settled::{Begun, Ending};
 use crate::timing::Part;
 use crate::{BatchStart, StepEnd, StepOutput, TrainError};
 use bonfire_data::{Batches, LoadedBatch};
+use bonfire_nn::{Watch, watch_layers};
 use bonfire_parallel::{StepInProgress, StepOptions, StepReport};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
@@ -30,6 +31,10 @@ impl<M: Learnable> Run<'_, M> {
             self.micro_batch(batch, index, index + 1 == micro_batches)?;
         }
         self.times.time(Part::CommWait, || self.parallel.synchronize())?;
+        if self.config.detect_anomaly {
+            self.check_gradients()?;
+        }
+        self.count_values()?;
         // By now a device has long found out what became of the step before.
         self.conclude()?;
         let learning_rate = self.schedule.lr(self.position.scheduled);
@@ -156,10 +161,17 @@ impl<M: Learnable> Run<'_, M> {
         let Some(batch) = batch.data else {
             return self.backward(last, |parallel| parallel.backward_without_samples());
         };
-        let output = self.times.time(Part::Forward, || {
+        let (output, calls) = self.times.time(Part::Forward, || {
             let model = self.parallel.replica()?;
-            Ok::<_, TrainError>(model.training_step(batch, &context))
+            let forward = || model.training_step(batch, &context);
+            Ok::<_, TrainError>(match self.config.detect_anomaly {
+                true => watch_layers(Watch::Values, forward),
+                false => (forward(), Vec::new()),
+            })
         })?;
+        if self.config.detect_anomaly {
+            self.check_forward(&output, &calls)?;
+        }
         self.local.add(&output);
         let StepOutput { loss, reduction, weight, .. } = output;
         let loss = match &self.precision.scaler {

@@ -1,4 +1,4 @@
-use crate::{Callback, FitStart, Metrics, Report, TrainError};
+use crate::{Callback, FitStart, Histograms, Metrics, Report, TrainError};
 use bonfire_report::tensorboard::EventWriter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -64,6 +64,10 @@ impl Callback for TensorBoard {
         for (rank, figures) in report.ranks.iter().enumerate() {
             let share = figures.share;
             scalars.push((format!("images_per_s/rank {rank}"), figures.samples_per_second()));
+            scalars.push((format!("cpu_cores/rank {rank}"), figures.cpu_cores));
+            if let Some(share) = figures.device_utilization {
+                scalars.push((format!("device_utilization/rank {rank}"), share));
+            }
             for (part, share) in [
                 ("data", share.data),
                 ("forward", share.forward),
@@ -75,6 +79,23 @@ impl Callback for TensorBoard {
             }
         }
         self.write(report.step, &scalars, false)
+    }
+
+    fn on_histograms(&mut self, histograms: &Histograms) -> Result<(), TrainError> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let now = SystemTime::now();
+        let step = histograms.step;
+        let mut write = || {
+            for (group, parts) in
+                [("parameters", &histograms.parameters), ("gradients", &histograms.gradients)]
+            {
+                for (path, histogram) in parts {
+                    writer.histogram(&format!("{group}/{path}"), step, now, histogram)?;
+                }
+            }
+            Ok(())
+        };
+        write().map_err(TrainError::io("writing events into", &self.folder))
     }
 
     fn on_validation_end(

@@ -1,3 +1,4 @@
+use crate::utilization::{Usage, peak_memory_bytes};
 use bonfire_comm::range;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -29,6 +30,13 @@ pub struct RankFigures {
     pub seconds: f64,
     /// Parts of them.
     pub share: TimeShare,
+    /// Processor cores that its process has kept busy on average, validations included. Ranks that are
+    /// threads share their process.
+    pub cpu_cores: f64,
+    /// Share of the time in which its device has computed, from 0 to 1, where that is known.
+    pub device_utilization: Option<f64>,
+    /// The most bytes of main memory that its process has had at a time, so far.
+    pub peak_memory_bytes: u64,
 }
 
 impl RankFigures {
@@ -46,7 +54,10 @@ impl RankFigures {
     /// The numbers that make it up, for the way over the ranks.
     pub(crate) fn to_words(self) -> [f64; Self::WORDS] {
         let TimeShare { data, forward, backward, comm_wait, optimizer } = self.share;
-        [self.samples, self.seconds, data, forward, backward, comm_wait, optimizer]
+        let device = self.device_utilization.unwrap_or(UNKNOWN);
+        let [cpu, memory] = [self.cpu_cores, self.peak_memory_bytes as f64];
+        let [samples, seconds] = [self.samples, self.seconds];
+        [samples, seconds, data, forward, backward, comm_wait, optimizer, cpu, device, memory]
     }
 
     /// Those of [`to_words`](Self::to_words).
@@ -54,11 +65,28 @@ impl RankFigures {
         let at = |index: usize| words.get(index).copied().unwrap_or(0.0);
         let [data, forward, backward, comm_wait, optimizer] = [2, 3, 4, 5, 6].map(at);
         let share = TimeShare { data, forward, backward, comm_wait, optimizer };
-        Self { samples: at(0), seconds: at(1), share }
+        Self {
+            samples: at(0),
+            seconds: at(1),
+            share,
+            cpu_cores: at(7),
+            device_utilization: Some(at(8)).filter(|share| *share != UNKNOWN),
+            peak_memory_bytes: at(9) as u64,
+        }
     }
 
-    pub(crate) const WORDS: usize = 7;
+    pub(crate) const WORDS: usize = 10;
+
+    /// The same with what was used meanwhile.
+    pub(crate) fn with_usage(self, usage: Usage) -> Self {
+        let Usage { cpu_cores, device } = usage;
+        let peak_memory_bytes = peak_memory_bytes();
+        Self { cpu_cores, device_utilization: device, peak_memory_bytes, ..self }
+    }
 }
+
+/// A share that is not known.
+const UNKNOWN: f64 = -1.0;
 
 fn per(amount: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { amount / seconds } else { 0.0 }
@@ -225,5 +253,5 @@ fn figures(parts: &[Duration; 5], total: Duration, samples: u64) -> RankFigures 
         comm_wait: share(Part::CommWait),
         optimizer: share(Part::Optimizer),
     };
-    RankFigures { samples: samples as f64, seconds, share }
+    RankFigures { samples: samples as f64, seconds, share, ..RankFigures::default() }
 }

@@ -8,6 +8,7 @@ use crate::position::Position;
 use crate::precision::Precision;
 use crate::run::Run;
 use crate::timing::StepTimes;
+use crate::utilization::{DeviceMeter, UsageMeter};
 use crate::{
     BatchSource, Callback, RankFigures, StopFlag, TimeShare, TrainError, TrainerConfig, Variant,
 };
@@ -35,6 +36,7 @@ pub struct Trainer {
     group: ProcessGroup,
     callbacks: Vec<Box<dyn Callback>>,
     stop: StopFlag,
+    device_meter: Option<Box<dyn DeviceMeter>>,
 }
 
 /// What a run came to; equal on every rank but for times.
@@ -105,7 +107,8 @@ impl<M: Learnable> FitReport<M> {
 impl Trainer {
     /// Makes a trainer for this process' rank in `group`.
     pub fn new(config: TrainerConfig, group: ProcessGroup) -> Self {
-        Self { config, group, callbacks: Vec::new(), stop: StopFlag::new() }
+        let stop = StopFlag::new();
+        Self { config, group, callbacks: Vec::new(), stop, device_meter: None }
     }
 
     /// Adds a callback behind those there are.
@@ -117,6 +120,12 @@ impl Trainer {
     /// Uses a flag by which the run can be asked to stop.
     pub fn with_stop_flag(mut self, stop: StopFlag) -> Self {
         self.stop = stop;
+        self
+    }
+
+    /// Measures with it how busy the device is, in the next call of [`fit`](Self::fit).
+    pub fn with_device_meter(mut self, meter: Option<Box<dyn DeviceMeter>>) -> Self {
+        self.device_meter = meter;
         self
     }
 
@@ -255,6 +264,7 @@ impl Trainer {
             position: Position::default(),
             first_step: 0,
             times: StepTimes::default(),
+            usage: UsageMeter::new(self.device_meter.take()),
             batch_size: train.batch_size(),
             profiling: None,
             profiled: false,

@@ -24,6 +24,13 @@ pub struct TrainerConfig {
     /// Batches of each rank that a new run validates on before its first step, so that a validation that
     /// fails does so at once. Default 2.
     pub num_sanity_val_steps: u64,
+    /// Whether every loss and gradient is looked at at once, and the output of every layer that tells it,
+    /// so that the first value that is not finite ends the run with the name of its layer. Costs a pass over
+    /// every output, and a wait for the device in every step. Default false.
+    pub detect_anomaly: bool,
+    /// Optimizer steps between two histograms of every parameter and its gradient
+    /// ([`Callback::on_histograms`](crate::Callback::on_histograms)); 0 for none. Default 0.
+    pub histograms_every_n_steps: u64,
     /// Figures of classes that validations compute beside what the model reports. Default none.
     pub metrics: Vec<Figure>,
     /// The optimizer.
@@ -67,6 +74,8 @@ impl TrainerConfig {
             log_every_n_steps: 50,
             check_val_every_n_epochs: 1,
             num_sanity_val_steps: 2,
+            detect_anomaly: false,
+            histograms_every_n_steps: 0,
             metrics: Vec::new(),
             optimizer,
             schedule: SchedulePlan::default(),
@@ -98,6 +107,8 @@ impl TrainerConfig {
             log_every_n_steps: plan.train.log_every_n_steps,
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
             num_sanity_val_steps: plan.train.num_sanity_val_steps,
+            detect_anomaly: plan.train.detect_anomaly,
+            histograms_every_n_steps: plan.log.histograms_every_n_steps,
             metrics: plan.train.metrics.iter().map(|kind| (*kind).into()).collect(),
             schedule: plan.schedule.clone(),
             label_smoothing: plan.train.label_smoothing,
@@ -176,6 +187,16 @@ impl TrainerConfig {
     /// there is one.
     pub fn with_auto_resume(self) -> Self {
         Self { resume: Resume::Auto, ..self }
+    }
+
+    /// Ends the run at the first value that is not finite, and names its layer.
+    pub fn with_detect_anomaly(self, detect_anomaly: bool) -> Self {
+        Self { detect_anomaly, ..self }
+    }
+
+    /// Sets the optimizer steps between two histograms of every parameter and its gradient.
+    pub fn with_histograms_every_n_steps(self, histograms_every_n_steps: u64) -> Self {
+        Self { histograms_every_n_steps, ..self }
     }
 
     /// Looks at some steps closely.
@@ -269,6 +290,8 @@ impl TrainerConfig {
                 self.check_val_every_n_epochs.to_string(),
             ),
             ("train.num_sanity_val_steps".to_string(), self.num_sanity_val_steps.to_string()),
+            ("train.detect_anomaly".to_string(), self.detect_anomaly.to_string()),
+            ("log.histograms_every_n_steps".to_string(), self.histograms_every_n_steps.to_string()),
             ("train.metrics".to_string(), format!("{:?}", self.metrics)),
             ("optimizer".to_string(), format!("{:?}", self.optimizer)),
             ("schedule".to_string(), format!("{:?}", self.schedule)),

@@ -1,11 +1,11 @@
 //! A small convolutional network in the manner of LeNet-5.
 
 use crate::ModelError;
-use bonfire_nn::{ImageClassifier, ImageShape};
+use bonfire_nn::conv::{Conv2d, Conv2dConfig};
+use bonfire_nn::{ImageClassifier, ImageShape, Linear, LinearConfig};
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::PaddingConfig2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use schemars::JsonSchema;

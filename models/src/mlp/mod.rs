@@ -1,9 +1,8 @@
 //! A multi-layer perceptron over the pixels.
 
 use crate::ModelError;
-use bonfire_nn::{ImageClassifier, ImageShape};
+use bonfire_nn::{ImageClassifier, ImageShape, Linear, LinearConfig};
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use schemars::JsonSchema;

@@ -1,8 +1,8 @@
 use super::layers::{BlockShape, ConvNorm, Layers};
 use crate::ModelError;
 use bonfire_nn::Norm;
+use bonfire_nn::conv::Conv2d;
 use burn::module::Module;
-use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 

@@ -1,9 +1,9 @@
 use super::ResNet;
 use super::layers::{BlockKind, BlockShape, Layers};
 use crate::ModelError;
-use bonfire_nn::{ImageShape, NormConfig, NormKind};
+use bonfire_nn::{ImageShape, LinearConfig, NormConfig, NormKind};
+use burn::nn::PaddingConfig2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{LinearConfig, PaddingConfig2d};
 use burn::tensor::Device;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

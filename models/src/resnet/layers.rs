@@ -1,7 +1,7 @@
 use super::block::{BasicBlock, Block, Bottleneck};
 use crate::ModelError;
+use bonfire_nn::conv::{Conv2d, Conv2dConfig};
 use bonfire_nn::{NnError, Norm, NormConfig, NormKind};
-use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::Device;
 use std::f64::consts::SQRT_2;

@@ -13,10 +13,9 @@ pub use block::{BasicBlock, Block, Bottleneck};
 pub use config::{ResNetConfig, Stem};
 pub use torchvision::torchvision_tensor;
 
-use bonfire_nn::{ImageClassifier, Norm};
+use bonfire_nn::conv::Conv2d;
+use bonfire_nn::{ImageClassifier, Linear, Norm};
 use burn::module::Module;
-use burn::nn::Linear;
-use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;

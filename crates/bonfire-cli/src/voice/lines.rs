@@ -10,8 +10,27 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+/// Form of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Words for people who look on.
+    Words,
+    /// Words with time and level.
+    Timed,
+    Json,
+}
+
+impl From<LogFormat> for Form {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Words,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
 pub(super) struct Lines {
-    pub(super) format: LogFormat,
+    pub(super) form: Form,
     pub(super) rank: Option<usize>,
     pub(super) label: String,
 }
@@ -30,9 +49,9 @@ where
         let mut fields = Fields(Map::new());
         event.record(&mut fields);
         let level = *event.metadata().level();
-        match self.format {
-            LogFormat::Text => self.text(&mut writer, level, fields.0),
-            LogFormat::Json => self.json(&mut writer, level, event.metadata().target(), fields.0),
+        match self.form {
+            Form::Words | Form::Timed => self.text(&mut writer, level, fields.0),
+            Form::Json => self.json(&mut writer, level, event.metadata().target(), fields.0),
         }
     }
 }
@@ -45,9 +64,12 @@ impl Lines {
         mut fields: Map<String, Value>,
     ) -> fmt::Result {
         let message = fields.remove("message").unwrap_or_default();
+        if self.form == Form::Timed {
+            write!(writer, "{} {level:<5} ", now())?;
+        }
         write!(writer, "{}", self.label)?;
         // What goes well needs no word for that.
-        if level != Level::INFO {
+        if level != Level::INFO && self.form == Form::Words {
             let word = level.to_string().to_lowercase();
             match (writer.has_ansi_escapes(), level) {
                 (true, Level::ERROR) => write!(writer, "\x1b[31m{word}\x1b[0m: ")?,

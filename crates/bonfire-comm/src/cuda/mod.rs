@@ -7,9 +7,11 @@ mod event;
 mod pinned;
 mod requirements;
 mod search;
+mod utilization;
 
 pub use event::Event;
 pub use pinned::Pinned;
 pub(crate) use requirements::context;
 pub use requirements::{check, count_devices, prepare};
 pub(crate) use search::Places;
+pub use utilization::Utilization;

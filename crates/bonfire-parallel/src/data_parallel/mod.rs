@@ -2,6 +2,7 @@ mod apart;
 mod backward;
 mod buffers;
 mod foreign;
+mod gradients;
 mod guard;
 mod join;
 mod local;
@@ -12,6 +13,7 @@ mod state;
 mod step;
 mod step_parts;
 
+pub use gradients::GradientPart;
 pub use guard::StepOptions;
 pub use memory::MemoryUse;
 pub use step::{StepInProgress, StepReport};

@@ -276,7 +276,7 @@ impl<M: Module> DataParallel<M> {
     }
 
     /// What the mean over ranks has to be multiplied by.
-    fn gradient_scale(&self, totals: Totals) -> Result<f64, ParallelError> {
+    pub(super) fn gradient_scale(&self, totals: Totals) -> Result<f64, ParallelError> {
         let ranks = match self.exchange() {
             Exchange::None => 1,
             _ => self.control.world_size(),

@@ -12,8 +12,14 @@ const WIDE: f64 = 100.0;
 pub(super) fn html(rows: &[Row]) -> String {
     let training =
         [loss(rows), scores(rows), learning_rate(rows), gradient_norm(rows), loss_scale(rows)];
-    let speed =
-        [throughput(rows), ranks::throughput(rows), ranks::busy(rows), ranks::time_shares(rows)];
+    let speed = [
+        throughput(rows),
+        ranks::throughput(rows),
+        ranks::busy(rows),
+        ranks::time_shares(rows),
+        ranks::devices(rows),
+        ranks::cores(rows),
+    ];
     section("Training", &training) + &section("Speed", &speed)
 }
 

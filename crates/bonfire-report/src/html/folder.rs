@@ -15,6 +15,7 @@ pub(super) fn read(folder: &Path) -> io::Result<Input> {
         config: present(fs::read_to_string(folder.join("config.toml")))?,
         summary: json(&folder.join("summary.json"))?,
         environment: json(&folder.join("environment.json"))?,
+        model: json(&folder.join("model_summary.json"))?,
         verdict: json(&folder.join("profile").join("verdict.json"))?,
     })
 }

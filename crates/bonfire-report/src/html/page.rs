@@ -1,7 +1,7 @@
 //! The page around the parts.
 
 use super::state::State;
-use super::{Input, cards, confusion, figures, tables, verdict};
+use super::{Input, cards, confusion, figures, model, tables, verdict};
 use crate::chart::INLINE_CSS;
 use crate::xml::escaped;
 
@@ -27,6 +27,7 @@ pub(super) fn render(input: &Input) -> String {
         figures::html(&input.rows),
         part(&input.summary, confusion::html),
         pairs,
+        part(&input.model, model::html),
         config(input.config.as_deref()),
     ];
     format!(

@@ -41,6 +41,24 @@ pub(super) fn time_shares(rows: &[Row]) -> Chart {
     Chart { stacked: true, ..over_steps("Where the time goes", "% of time", series) }
 }
 
+/// How busy the devices are, where that is known.
+pub(super) fn devices(rows: &[Row]) -> Chart {
+    let known = |row: &Row| {
+        let ranks = row.ranks.iter().filter(|rank| rank.device_utilization.is_some()).cloned();
+        Row { ranks: ranks.collect(), ..row.clone() }
+    };
+    let rows: Vec<Row> = rows.iter().map(known).collect();
+    let percent = |rank: &RankRow| 100.0 * rank.device_utilization.unwrap_or(0.0);
+    let series = named(curves(&rows, percent));
+    Chart { from_zero: true, ..over_steps("Device utilisation", "% of time", series) }
+}
+
+/// Processor cores that each rank's process keeps busy.
+pub(super) fn cores(rows: &[Row]) -> Chart {
+    let series = named(curves(rows, |rank| rank.cpu_cores));
+    Chart { from_zero: true, ..over_steps("Processor cores kept busy", "cores", series) }
+}
+
 /// What the measured parts leave.
 fn other(rank: &RankRow) -> f64 {
     let measured = rank.data + rank.forward + rank.backward + rank.comm_wait + rank.optimizer;
@@ -101,6 +119,9 @@ mod tests {
             backward: 0.5,
             comm_wait: 0.05,
             optimizer: 0.05,
+            cpu_cores: 1.5,
+            device_utilization: (rank % 2 == 0).then_some(0.75),
+            peak_memory_bytes: 1 << 30,
         };
         Row {
             phase: Phase::Train,
@@ -131,5 +152,14 @@ mod tests {
         assert_eq!(chart.series[0].points.len(), 2, "a row without ranks has none");
         assert!(time_shares(&[row(1, 0)]).series.is_empty());
         assert!(throughput(&[row(1, 1)]).series.is_empty());
+    }
+
+    #[test]
+    fn devices_that_tell_nothing_have_no_curve() {
+        let chart = devices(&[row(1, 4)]);
+        let names: Vec<&str> = chart.series.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(names, ["rank 0", "rank 2"]);
+        assert_eq!(chart.series[0].points, [(1.0, 75.0)]);
+        assert_eq!(cores(&[row(1, 4)]).series.len(), 4);
     }
 }

@@ -75,6 +75,46 @@ impl Histogram {
         self.sum_squares += other.sum_squares;
     }
 
+    /// Encodes it for the way to another process: what [`from_bytes`](Self::from_bytes) reads.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for word in [self.num, self.non_finite, self.sum.to_bits(), self.sum_squares.to_bits()] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(self.min.to_le_bytes());
+        bytes.extend(self.max.to_le_bytes());
+        let buckets = (0u32..).zip(&self.counts).filter(|(_, count)| **count > 0);
+        for (bucket, count) in buckets {
+            bytes.extend(bucket.to_le_bytes());
+            bytes.extend(count.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Decodes what [`to_bytes`](Self::to_bytes) gives; `None` for anything else.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (head, buckets) = bytes.split_first_chunk::<40>()?;
+        let word = |at: usize| Some(u64::from_le_bytes(*head.get(at..)?.first_chunk()?));
+        let float = |at: usize| Some(f32::from_le_bytes(*head.get(at..)?.first_chunk()?));
+        let mut histogram = Self {
+            counts: vec![0; NUM_LIMITS],
+            num: word(0)?,
+            non_finite: word(8)?,
+            sum: f64::from_bits(word(16)?),
+            sum_squares: f64::from_bits(word(24)?),
+            min: float(32)?,
+            max: float(36)?,
+        };
+        let (buckets, rest) = buckets.as_chunks::<12>();
+        for bucket in buckets {
+            let index = u32::from_le_bytes(*bucket.first_chunk()?);
+            let count = histogram.counts.get_mut(usize::try_from(index).ok()?)?;
+            *count = u64::from_le_bytes(*bucket.last_chunk()?);
+        }
+        let counted = histogram.counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
+        (rest.is_empty() && counted == Some(histogram.num)).then_some(histogram)
+    }
+
     /// Returns how many finite values there are.
     pub fn num(&self) -> u64 {
         self.num
@@ -239,6 +279,22 @@ mod tests {
         let before = merged.clone();
         merged.merge(&Histogram::of([]));
         assert_eq!(merged, before);
+    }
+
+    #[test]
+    fn it_comes_back_from_its_bytes_and_nothing_else_does() {
+        for values in [vec![], vec![f32::NAN, 1.0, -3.5e-4, 0.0, 7e18]] {
+            let histogram = Histogram::of(values);
+            let bytes = histogram.to_bytes();
+            assert_eq!(Histogram::from_bytes(&bytes), Some(histogram));
+            for end in 0..bytes.len() {
+                assert_eq!(Histogram::from_bytes(&bytes[..end]), None, "{end}");
+            }
+        }
+        let mut wrong = Histogram::of([1.0]).to_bytes();
+        wrong[40] = 0xff;
+        wrong[41] = 0xff;
+        assert_eq!(Histogram::from_bytes(&wrong), None);
     }
 
     #[test]

@@ -81,6 +81,9 @@ fn rank_row(rank: usize, noise: &mut Noise) -> RankRow {
         backward: 0.45 + 0.01 * noise.next(),
         comm_wait,
         optimizer: 0.05,
+        cpu_cores: 0.9 - 0.08 * rank as f64 + 0.02 * noise.next(),
+        device_utilization: Some(0.9 * slow - 0.05 * rank as f64 + 0.02 * noise.next()),
+        peak_memory_bytes: 1 << 28,
     }
 }
 
@@ -137,10 +140,19 @@ pub(crate) fn write(folder: &Path) {
         "memory_bytes": 270_582_939_648u64, "engine": "nccl",
         "devices": ["NVIDIA H100", "NVIDIA H100", "NVIDIA H100", "NVIDIA H100"], "precision": "fp16",
     });
-    let verdict = json!({"lines": [
-        "rank 2 is slow: it computes 22 % fewer images/s than the others, which wait for it 21 % of their time",
-        "data is not the bottleneck: ranks wait for batches 5 % of their time",
-    ]});
+    let slow = "rank 2 is slow: it computes 22 % fewer images/s than the others, which wait for it 21 % of their time";
+    let data = "data is not the bottleneck: ranks wait for batches 5 % of their time";
+    let verdict = json!({"findings": [{"text": slow}, {"text": data}]});
+    let layer = |path: &str, kind: &str, output: [usize; 4]| {
+        json!({"path": path, "kind": kind, "output": output, "calls": 1, "parameters": 36_864,
+               "bytes": 147_456, "activation_bytes": 262_144, "flops": 75_497_472})
+    };
+    let model = json!({
+        "samples": 1, "trainable": 11_173_962, "frozen": 0, "buffers": 9_600, "bytes": 44_734_248,
+        "activation_bytes": 5_242_880, "flops": 1_114_000_000,
+        "layers": [layer("conv1", "Conv2d", [1, 64, 32, 32]), layer("layer1.0.Basic.conv1", "Conv2d", [1, 64, 32, 32])],
+    });
+    fs::write(folder.join("model_summary.json"), model.to_string()).unwrap();
     fs::write(folder.join("summary.json"), summary.to_string()).unwrap();
     fs::write(folder.join("environment.json"), environment.to_string()).unwrap();
     fs::write(folder.join("profile/verdict.json"), verdict.to_string()).unwrap();

@@ -64,7 +64,7 @@ pub(crate) fn compare(
 }
 
 fn meaning(key: &str) -> Meaning {
-    const NOTHING: [&str; 15] = [
+    const NOTHING: [&str; 16] = [
         "world_size",
         "name",
         "log",
@@ -76,6 +76,7 @@ fn meaning(key: &str) -> Meaning {
         "train.device",
         "train.log_every_n_steps",
         "train.check_val_every_n_epochs",
+        "train.detect_anomaly",
         "train.metrics",
         "train.limit_val_batches",
         "train.num_sanity_val_steps",

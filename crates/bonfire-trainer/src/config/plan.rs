@@ -144,6 +144,8 @@ pub struct TrainPlan {
     pub overfit_batches: Option<BatchLimit>,
     /// Batches of each rank that a new run validates on before its first step.
     pub num_sanity_val_steps: u64,
+    /// Whether the first value that is not finite is looked for in every step.
+    pub detect_anomaly: bool,
     /// Figures of classes that validations compute.
     pub metrics: Vec<MetricKind>,
     /// Whether cheap activations are computed again in the backward pass.
@@ -163,6 +165,8 @@ pub struct LogPlan {
     pub tensorboard: bool,
     /// Whether there is a page with curves.
     pub report: bool,
+    /// Optimizer steps between two histograms of parameters and gradients; 0 for none.
+    pub histograms_every_n_steps: u64,
 }
 
 impl Plan {
@@ -234,6 +238,7 @@ impl Plan {
                 samples: Some(self.log.samples),
                 tensorboard: Some(self.log.tensorboard),
                 report: Some(self.log.report),
+                histograms_every_n_steps: Some(self.log.histograms_every_n_steps),
             },
             profile: profile::to_section(self.profile.as_ref()),
             ..RunConfig::default()
@@ -289,6 +294,7 @@ impl Plan {
             limit_val_batches: self.train.limit_val_batches,
             overfit_batches: self.train.overfit_batches,
             num_sanity_val_steps: Some(self.train.num_sanity_val_steps),
+            detect_anomaly: Some(self.train.detect_anomaly),
             metrics: Some(self.train.metrics.clone()),
             gradient_checkpointing: Some(self.train.gradient_checkpointing),
             label_smoothing: Some(self.train.label_smoothing),

@@ -79,12 +79,7 @@ impl Resolver<'_> {
             early_stopping: early_stopping::resolve(&config.early_stopping, self),
             distributed: distributed::resolve(&config.distributed, seed, self),
             checkpoint: checkpoint::resolve(&config.checkpoint, self),
-            log: LogPlan {
-                interval: self.seconds("log.interval_s", config.log.interval_s.unwrap_or(5.0)),
-                samples: config.log.samples.unwrap_or(false),
-                tensorboard: config.log.tensorboard.unwrap_or(true),
-                report: config.log.report.unwrap_or(true),
-            },
+            log: self.log(config),
             profile: profile::resolve(&config.profile, self),
             model,
             train,
@@ -133,6 +128,26 @@ impl Resolver<'_> {
         }
     }
 
+    fn log(&mut self, config: &RunConfig) -> LogPlan {
+        let log = &config.log;
+        let tensorboard = log.tensorboard.unwrap_or(true);
+        let histograms = log.histograms_every_n_steps.unwrap_or(0);
+        if histograms > 0 && !tensorboard {
+            let message = format!(
+                "log.histograms_every_n_steps = {histograms}: they are written into event files, which \
+                 log.tensorboard = false leaves out"
+            );
+            self.reject("log.histograms_every_n_steps", message);
+        }
+        LogPlan {
+            interval: self.seconds("log.interval_s", log.interval_s.unwrap_or(5.0)),
+            samples: log.samples.unwrap_or(false),
+            tensorboard,
+            report: log.report.unwrap_or(true),
+            histograms_every_n_steps: histograms,
+        }
+    }
+
     fn train(&mut self, config: &RunConfig) -> TrainPlan {
         let train = &config.train;
         let budget = match (train.max_epochs, train.max_steps) {
@@ -169,6 +184,7 @@ impl Resolver<'_> {
             limit_val_batches,
             overfit_batches,
             num_sanity_val_steps: train.num_sanity_val_steps.unwrap_or(2),
+            detect_anomaly: train.detect_anomaly.unwrap_or(false),
             metrics: train.metrics.clone().unwrap_or_default(),
             gradient_checkpointing: train.gradient_checkpointing.unwrap_or(false),
             label_smoothing: self.label_smoothing(train.label_smoothing.unwrap_or(0.0)),
@@ -266,7 +282,7 @@ fn tried(plan: Plan, steps: u64) -> Plan {
     };
     // What needs a run of some length would refuse this one.
     let schedule = SchedulePlan::default();
-    let log = LogPlan { samples: false, ..plan.log };
+    let log = LogPlan { samples: false, histograms_every_n_steps: 0, ..plan.log };
     Plan { train, schedule, log, average: None, early_stopping: None, profile: None, ..plan }
 }
 

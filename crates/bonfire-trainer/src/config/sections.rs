@@ -483,4 +483,8 @@ pub struct LogSection {
     /// Whether the run folder gets a page with curves, `report.html`; default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<bool>,
+    /// Optimizer steps between two histograms of every parameter and its gradient, in the event files; default
+    /// 0, none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histograms_every_n_steps: Option<u64>,
 }

@@ -89,6 +89,10 @@ pub struct TrainSection {
     /// does so at once; default 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_sanity_val_steps: Option<u64>,
+    /// Looks at every loss and gradient at once, and at the output of every layer, so that the first value that
+    /// is not finite ends the run with the name of its layer; costs a pass over every output; default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detect_anomaly: Option<bool>,
     /// Figures of classes that validations compute beside loss and accuracy; default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Vec<MetricKind>>,
