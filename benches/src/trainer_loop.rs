@@ -67,7 +67,7 @@ fn train<M: Learnable<Batch = ImageBatch>>(
             .with_callback(folder.run_files(String::new(), String::new()))
             .with_callback(folder.metrics_file(OnError::Stop)?)
             .with_callback(folder.metrics_lines(OnError::Stop)?)
-            .with_callback(folder.tensorboard())
+            .with_callback(folder.tensorboard(OnError::Stop))
             .with_callback(folder.report_page());
     }
     if first {

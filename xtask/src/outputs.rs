@@ -20,16 +20,20 @@ pub(crate) struct Args {
 }
 
 /// The loops, the same for each network.
-const LOOPS: [(&str, &[&str]); 4] = [
+const LOOPS: [(&str, &[&str]); 6] = [
     ("hand-written Burn loop", &["burn"]),
     ("Trainer", &["trainer"]),
     ("Trainer with all outputs", &["trainer", "--outputs"]),
     ("Trainer with all outputs, every step profiled", &["trainer", "--outputs", "--profile"]),
+    ("2 ranks with all outputs", &["trainer", "--outputs", "--ranks", "2"]),
+    ("2 ranks, every step profiled", &["trainer", "--outputs", "--profile", "--ranks", "2"]),
 ];
 const BURN: usize = 0;
 const BARE: usize = 1;
 const OUTPUTS: usize = 2;
 const PROFILED: usize = 3;
+const TWO_RANKS: usize = 4;
+const TWO_PROFILED: usize = 5;
 
 /// A network, and the least share of the hand-written loop's speed that all outputs have to leave.
 const NETWORKS: [(&str, &str, f64); 2] = [("MLP", "mlp", 0.97), ("CNN", "cnn", 0.98)];
@@ -42,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let programs = build_release()?;
     let mut text = format!(
-        "MLP 784-256-10 and LeNet (16, 32 channels) on 28x28 images, SGD, batches of 64, one rank, \
+        "MLP 784-256-10 and LeNet (16, 32 channels) on 28x28 images, SGD, batches of 64 a rank, \
          RAYON_NUM_THREADS=1, the same loader on the training thread; loss and accuracy are read every 50 steps. \
          *All outputs*: progress, metrics.csv, metrics.jsonl, event files, the report; checkpoints have a bench \
          of their own. Median of {} rounds of {} s, in turns; ratios are medians of the rounds' own.\n\n\
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ("Trainer / hand-written", BARE, BURN, None),
             ("all outputs / hand-written", OUTPUTS, BURN, Some(least)),
             ("profiled / not profiled", PROFILED, OUTPUTS, Some(WHILE_PROFILED)),
+            ("2 ranks, profiled / not profiled", TWO_PROFILED, TWO_RANKS, Some(WHILE_PROFILED)),
         ] {
             let rounds = figures[above].iter().zip(&figures[below]);
             let ratios: Vec<f64> = rounds.map(|(above, below)| above / below).collect();

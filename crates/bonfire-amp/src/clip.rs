@@ -99,6 +99,8 @@ impl Clip {
     /// What gradients of a norm have to be multiplied by; NaN for a norm that is NaN.
     pub fn coefficient(&self, norm: f64) -> f64 {
         match *self {
+            // Only measured.
+            Self::Norm { max_norm: f64::INFINITY, .. } => 1.0,
             Self::Norm { max_norm, .. } => {
                 let coefficient = max_norm / (norm + 1e-6);
                 if coefficient > 1.0 { 1.0 } else { coefficient }

@@ -98,6 +98,7 @@ pub(crate) struct LrFindArgs {
 ///
 /// Every size trains a few steps of the recipe in a process of its own, which writes nothing. The search ends
 /// when two sizes in a row bring no speed, when memory ends, or when the data do. Prints the figures as CSV.
+/// Memory is main memory, of all ranks; that of a GPU ends the search when a size does not go into it.
 #[derive(clap::Args)]
 pub(crate) struct BatchFindArgs {
     /// The recipe, a TOML file.
@@ -120,11 +121,20 @@ pub(crate) struct BatchFindArgs {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) steps_per_trial: u32,
     /// Main memory that may be used [default: what is free]
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = read_gib)]
     pub(crate) memory_limit: Option<f64>,
     /// Goes on while memory lasts, and suggests the largest size that fits.
     #[arg(long)]
     pub(crate) largest: bool,
+}
+
+/// Reads an amount of memory.
+fn read_gib(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(gib) if gib > 0.0 && gib.is_finite() => Ok(gib),
+        Ok(_) => Err("must be above 0".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Reads a batch size.

@@ -1,6 +1,7 @@
 //! What a run ran on, for whoever reads of it later.
 
 use crate::device::TrainDevice;
+use crate::process::command_line;
 use bonfire_comm::ProcessGroup;
 use bonfire_trainer::config::Plan;
 use serde_json::{Value, json};
@@ -13,12 +14,10 @@ pub(crate) fn describe(
     plan: &Plan,
     threads: usize,
 ) -> Value {
-    let command: Vec<String> =
-        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     json!({
         "bonfire": env!("CARGO_PKG_VERSION"),
         "build": if cfg!(debug_assertions) { "development" } else { "release" },
-        "command": command.join(" "),
+        "command": command_line(),
         "host": line("/proc/sys/kernel/hostname"),
         "system": format!("{} {}", std::env::consts::OS, line("/proc/sys/kernel/osrelease").unwrap_or_default()),
         "processor": field("/proc/cpuinfo", "model name"),

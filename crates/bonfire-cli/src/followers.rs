@@ -16,7 +16,7 @@ pub(crate) fn add(
 ) -> Result<Trainer, CliError> {
     let progress = ProgressPrinter::new(plan.log.interval);
     let mut trainer = match voice() {
-        VoiceArgs { quiet: true, .. } => trainer,
+        VoiceArgs { quiet: true, .. } => trainer.with_callback(progress.silent()),
         VoiceArgs { log_format: LogFormat::Json, .. } => trainer.with_callback(progress.with_log()),
         _ => trainer.with_callback(progress),
     };
@@ -26,7 +26,8 @@ pub(crate) fn add(
             .with_callback(folder.metrics_file(plan.checkpoint.on_error)?)
             .with_callback(folder.metrics_lines(plan.checkpoint.on_error)?);
         if plan.log.tensorboard {
-            trainer = trainer.with_callback(folder.tensorboard());
+            let events = folder.tensorboard(plan.checkpoint.on_error);
+            trainer = trainer.with_callback(events.with_text("recipe", &plan.to_toml()?));
         }
         if plan.log.report {
             trainer = trainer.with_callback(folder.report_page());

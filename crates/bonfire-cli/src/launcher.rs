@@ -3,7 +3,7 @@
 use crate::CliError;
 use crate::exit::Outcome;
 use crate::launch::{Exit, Labels, WorkerSpec, run_workers};
-use crate::process::launch_time;
+use crate::process::{COMMAND, command_line, launch_time};
 use crate::voice::{LogFormat, complain, environment, voice};
 use bonfire_comm::{ProcessGroup, StoreOptions, StoreServer, local};
 use std::ffi::OsString;
@@ -33,6 +33,7 @@ pub(crate) fn launch(args: Vec<OsString>, ranks: usize) -> Result<Outcome, CliEr
         ("BONFIRE_STORE_PORT".to_string(), port.to_string()),
         ("BONFIRE_STORE_HOSTED".to_string(), "1".to_string()),
     ];
+    spec.env.push((COMMAND.to_string(), command_line()));
     spec.env.extend(environment());
     if voice().log_format == LogFormat::Json {
         spec.labels = Labels::Json;

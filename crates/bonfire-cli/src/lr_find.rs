@@ -9,10 +9,11 @@ use crate::output::print;
 use crate::own_data::Images;
 use crate::registry::{ModelConfig, Registry};
 use crate::train::Recipe;
+use crate::weights::begin_with;
 use crate::worker::init_model;
 use bonfire_comm::ProcessGroup;
 use bonfire_report::chart::{Chart, Mark, Scale, Series, Theme};
-use bonfire_trainer::config::Plan;
+use bonfire_trainer::config::{LrScaling, Plan};
 use bonfire_trainer::{LrCurve, LrFinder, TrainerConfig, limit_threads};
 
 pub(crate) fn find(registry: &Registry, args: &LrFindArgs) -> Result<Outcome, CliError> {
@@ -45,7 +46,7 @@ pub(crate) fn find_with<C: ModelConfig>(
 ) -> Result<LrCurve, CliError> {
     let device = TrainDevice::open(plan, 0)?.configured(plan.precision.mode)?;
     let data = Data::open(plan, images, &device)?;
-    let model = init_model(config, plan, &data, &device)?;
+    let model = begin_with(config, init_model(config, plan, &data, &device)?, plan)?;
     Ok(finder.run(TrainerConfig::from_plan(plan), &ProcessGroup::single(), model, &data.train)?)
 }
 
@@ -55,9 +56,15 @@ fn tell(curve: &LrCurve, plan: &Plan) -> String {
         text.push_str(&format!("{lr:.3e},{loss:.6},{smoothed:.6}\n"));
     }
     let samples = plan.data.global_batch_size;
+    let scaling = plan.schedule.scaling;
     text.push_str(&match curve.suggestion() {
         Some(lr) => format!(
-            "# suggestion: optimizer.lr = {lr:.2e}, for {samples} images a step (the recipe has {})\n",
+            "# suggestion: optimizer.lr = {:.2e}{} for {samples} images a step (the recipe has {})\n",
+            lr / scaling.factor(),
+            match scaling {
+                LrScaling::None => ",".to_owned(),
+                scaling => format!(", which becomes {lr:.2e} ({scaling}),"),
+            },
             plan.optimizer.lr()
         ),
         None => "# no suggestion: the loss falls nowhere; try --max-lr above, more --num-training, or look at \

@@ -7,6 +7,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Names when the program that the user started began, in nanoseconds since 1970.
 const LAUNCH_TIME: &str = "BONFIRE_LAUNCH_TIME_NS";
 
+/// Names the command line of the program that the user started.
+pub(crate) const COMMAND: &str = "BONFIRE_COMMAND";
+
+/// The command line of the program that the user started: the launcher's in a worker, else this process'
+/// own.
+pub(crate) fn command_line() -> String {
+    std::env::var(COMMAND).unwrap_or_else(|_| {
+        let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
+        words.collect::<Vec<_>>().join(" ")
+    })
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "-_=./:,+@%".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 /// The rank that the environment gives this process, if any.
 pub(crate) fn rank_of_this_process() -> Option<usize> {
     RankEnv::detect().ok().flatten().map(|env| env.rank)

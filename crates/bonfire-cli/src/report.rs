@@ -3,7 +3,7 @@
 use crate::CliError;
 use crate::device::TrainDevice;
 use crate::output::print;
-use crate::voice::{say, voice};
+use crate::voice::{keep_lines, say, voice};
 use bonfire_comm::ProcessGroup;
 use bonfire_parallel::{Compression, ZeroStage};
 use bonfire_trainer::config::Plan;
@@ -61,9 +61,11 @@ fn exchange(plan: &Plan) -> String {
 
 /// Prints the run's figures to standard output, unless only warnings and errors are to be told.
 pub(crate) fn print_table(summary: &Summary, folder: &Path) -> Result<(), CliError> {
+    let table = table(summary, folder);
+    keep_lines(&table);
     match voice().quiet {
         true => Ok(()),
-        false => print(table(summary, folder)),
+        false => print(table),
     }
 }
 

@@ -31,11 +31,15 @@ impl<M: Learnable> Results<'_, M> {
         }
         let summary = self.summary();
         folder.write_summary(&summary)?;
-        if self.plan.log.report {
-            folder.write_report()?;
+        if self.plan.log.report
+            && let Err(error) = folder.write_report()
+        {
+            // It says nothing that the other files do not.
+            tracing::warn!("{error}");
         }
         print_table(&summary, folder.path())?;
-        report.verdict.iter().for_each(say);
+        let findings = report.verdict.iter().flat_map(|verdict| &verdict.findings);
+        findings.for_each(|finding| say(&finding.text));
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -75,21 +76,26 @@ pub(crate) fn start(args: VoiceArgs) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && has_color())
         .event_format(Lines { form: args.log_format.into(), rank, label: label(rank) })
-        .with_filter(filter(default));
+        .with_filter(filter(default).and(filter_fn(|event| event.target() != kept::TARGET)));
     // What is kept is looked at when something has gone wrong: all ranks keep all of it.
     let words = rank.map_or_else(String::new, |rank| format!("[rank {rank}] "));
     let kept = tracing_subscriber::fmt::layer()
         .with_writer(kept::Log)
         .with_ansi(false)
         .event_format(Lines { form: Form::Timed, rank, label: words })
-        .with_filter(filter("warn,bonfire=info"));
+        .with_filter(filter(&format!("warn,bonfire=info,{}=info", kept::TARGET)));
     // Another subscriber may stand already, in a program that embeds this one.
     drop(tracing_subscriber::registry().with(told).with(kept).try_init());
 }
 
+/// Keeps lines in this rank's log that are printed elsewhere.
+pub(crate) fn keep_lines(text: impl Display) {
+    kept::write("INFO", text);
+}
+
 /// Keeps an error in this rank's log, whoever tells it.
 pub(crate) fn keep_error(line: impl Display) {
-    kept::write("ERROR", rank_of_this_process(), line);
+    kept::write("ERROR", line);
 }
 
 /// The words before each line of a rank that no launcher of ours labels.
@@ -103,7 +109,7 @@ fn label(rank: Option<usize>) -> String {
 
 /// Tells a line, unless only warnings and errors are to be told.
 pub(crate) fn say(line: impl Display) {
-    kept::write("INFO", rank_of_this_process(), &line);
+    kept::write("INFO", &line);
     if !voice().quiet {
         tell("INFO", line);
     }

@@ -80,7 +80,7 @@ pub(crate) fn train_model<C: ModelConfig>(
     }
     let shared = flight::agree(&rank.group, folder.as_ref().map(RunFolder::path));
     if let Some(shared) = shared.map_err(TrainError::from)? {
-        voice::keep(&shared, rank.group.rank());
+        voice::keep(&shared, rank.group.rank(), rank.group.world_size());
     }
     // Every rank has a folder configured, since saving is collective; only rank 0's is used.
     if plan.train.fast_dev_run.is_none() {
@@ -129,7 +129,7 @@ pub(crate) fn survey_model<C: ModelConfig>(
     plan: &Plan,
     images: &Images,
 ) -> Result<Survey, CliError> {
-    // What would be trained, wherever that is: nothing is computed.
+    // What would be trained, wherever that is: only one image goes through the model.
     let device = TrainDevice::Cpu.configured(plan.precision.mode)?;
     let data = Data::open(plan, images, &device)?;
     let model = init_model(model_config, plan, &data, &device)?;

@@ -41,11 +41,15 @@ fn memory_ends_the_search() {
 
 #[test]
 fn what_cannot_be_tried_is_told() {
-    let ended = bonfire(&["batch-find", RECIPE, "--init-val", "100000"]).fail();
-    ended.says("--init-val 100000");
+    let ended = bonfire(&["batch-find", RECIPE, "--init-val", "5000"]).fail();
+    ended.says("--init-val 5000");
     ended.says("the training data have");
     bonfire(&["batch-find", RECIPE, "--set", "optimizer.lr=-1"]).fail().says("optimizer.lr");
     bonfire(&["batch-find", RECIPE, "--init-val", "0"]).fail().says("must be at least 1");
+    let ended = bonfire(&["batch-find", RECIPE, "--init-val", "100", "--max-val", "50"]).fail();
+    ended.says("it is above --max-val 50");
+    bonfire(&["batch-find", RECIPE, "--memory-limit", "-1"]).fail();
+    bonfire(&["batch-find", RECIPE, "--memory-limit", "0"]).fail().says("must be above 0");
     // A model of the user's that refuses some batches fails with its own words.
     let ended = bonfire(&["batch-find", RECIPE, "--set", "data.timeout_s=1e-9"]).fail();
     ended.says("the trial of batch size 8 failed");

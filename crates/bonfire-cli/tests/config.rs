@@ -112,7 +112,16 @@ fn a_file_on_top_of_another_has_the_last_word() {
     let has = |line: &str| shown.stdout.lines().any(|shown| shown == line);
     assert!(has("name = \"unnamed\"") && has("seed = 11"), "{}", shown.stdout);
     assert!(has("max_steps = 70") && !shown.stdout.contains("max_epochs"), "{}", shown.stdout);
+    // A key that wants a string has the words, whatever they look like.
+    let shown = bonfire(&["train", top.to_str().unwrap(), "--dry-run"]);
+    let shown = shown.env("SEED", "11").env("NAME", "2024").succeed();
+    assert!(shown.stdout.lines().any(|line| line == "name = \"2024\""), "{}", shown.stdout);
+    let shown =
+        bonfire(&["train", top.to_str().unwrap(), "--dry-run"]).env("SEED", "eleven").fail();
+    shown.says("seed: ");
     // Another kind of optimizer takes nothing of the one below it; what is not touched stays.
+    let shown = bonfire(&["train", top.to_str().unwrap(), "--dry-run"]).env("SEED", "11").succeed();
+    let has = |line: &str| shown.stdout.lines().any(|shown| shown == line);
     assert!(has("lr = 0.001") && has("path = \"data/digits\""), "{}", shown.stdout);
 }
 

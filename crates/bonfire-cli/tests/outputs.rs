@@ -51,11 +51,18 @@ fn a_run_leaves_rows_events_and_a_page() {
     let environment: Value =
         serde_json::from_slice(&fs::read(run.join("environment.json")).unwrap()).unwrap();
     assert_eq!(environment["world size"], 2);
+    let command = environment["command"].as_str().unwrap();
+    assert!(command.contains("train") && command.contains("--nproc-per-node 2"), "{command}");
 
     let page = fs::read_to_string(run.join("report.html")).unwrap();
     for part in ["finished", "Loss", "Accuracy", "Learning rate", "max_epochs = 2", "<svg"] {
         assert!(page.contains(part), "{part:?} is missing");
     }
+    let log = fs::read_to_string(run.join("logs/rank0.log")).unwrap();
+    for part in ["world size 2", "run folder", "epoch 2/2", "test accuracy", "[rank 0] "] {
+        assert!(log.contains(part), "{part:?} is missing in\n{log}");
+    }
+    assert!(run.join("logs/rank1.log").is_file());
     let events: Vec<_> = fs::read_dir(run.join("tensorboard")).unwrap().collect();
     assert_eq!(events.len(), 1);
 }
@@ -282,6 +289,7 @@ fn a_run_tells_what_it_uses_and_what_its_model_is_made_of() {
         "schedule.warmup_epochs=0",
         "train.log_every_n_steps=10",
         "log.histograms_every_n_steps=20",
+        "log.grad_norm=true",
         "train.metrics=[\"confusion_matrix\"]",
     ];
     let ended = digits().ranks(2).set(&overrides).succeed();
@@ -294,6 +302,9 @@ fn a_run_tells_what_it_uses_and_what_its_model_is_made_of() {
         assert!(bytes > 1 << 20, "{summary}");
         assert!(summary["device_utilization_by_rank"][rank].is_null(), "no GPU: {summary}");
     }
+    let rows = rows(&run);
+    let norm = rows[0]["figures"]["grad_norm"].as_f64().unwrap();
+    assert!(norm > 0.0 && norm.is_finite(), "{}", rows[0]);
     assert_eq!(summary["confusion_matrix"].as_array().unwrap().len(), 10);
     assert!(ended.stdout.contains("processor cores busy (by rank)"), "{}", ended.stdout);
     assert!(ended.stdout.contains("peak memory (by rank)"), "{}", ended.stdout);
@@ -346,4 +357,63 @@ fn the_first_value_that_is_not_finite_is_named() {
             "{log}"
         );
     }
+}
+
+#[test]
+fn a_limited_epoch_goes_on_with_other_ranks() {
+    let set = [
+        "train.limit_train_batches=10",
+        "schedule.kind=constant",
+        "schedule.warmup_epochs=0",
+        "data.batch_size=8",
+        "checkpoint.every_n_steps=8",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = repository().join("configs/digits.toml");
+    let out = folder.path().join("run");
+    into(&recipe, &out).ranks(3).set(&set).set(&["train.max_steps=8"]).succeed();
+    // 8 of 10 batches of 3 ranks are more than the 10 batches of one: its first epoch is over.
+    let two = ["train.max_epochs=2"];
+    let ended = into(&recipe, &out).set(&set).set(&two).args(["--resume", "auto"]).succeed();
+    assert_eq!(summary(&out)["epochs"], 2, "{}", ended.log());
+    assert_eq!(summary(&out)["steps"], 18, "{}", ended.log());
+}
+
+#[test]
+fn a_profile_that_never_begins_is_told() {
+    let ended = digits()
+        .set(&["train.max_steps=5", "schedule.warmup_epochs=0", "profile.steps=1000..1010"])
+        .succeed();
+    ended.says("no profile: the run took steps 0 to 5, and profile.steps are 1000 to 1010");
+    digits().set(&["profile.steps=0..20000"]).fail().says("at most 10000 steps");
+}
+
+#[test]
+fn a_rate_is_found_for_what_would_be_trained() {
+    let recipe = repository().join("configs/digits.toml");
+    let find = |set: &[&str]| {
+        let mut call = support::bonfire(&["lr-find", recipe.to_str().unwrap()]);
+        call = call.set(set).args(["--num-training", "40", "--min-lr", "1e-4"]);
+        call
+    };
+    let printed = find(&["checkpoint.keep_best=true"]).succeed().stdout;
+    assert!(printed.contains("# suggestion: optimizer.lr = "), "{printed}");
+    let scaled = ["schedule.scaling=linear", "schedule.base_batch_size=12"];
+    let printed = find(&scaled).succeed().stdout;
+    assert!(printed.contains(", which becomes "), "{printed}");
+    find(&["model.weights=/nonexistent.safetensors"]).fail().says("/nonexistent.safetensors");
+}
+
+#[test]
+fn an_unreadable_row_costs_the_page_and_not_the_run() {
+    let ended = digits().set(&["train.max_epochs=1", "schedule.warmup_epochs=0"]).succeed();
+    let run = ended.folder.path().join("run");
+    let mut text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    text.insert_str(0, "{\"phase\":\"tra\n");
+    fs::write(run.join("metrics.jsonl"), text).unwrap();
+    // Nothing is trained any more, but the page is written again, or not.
+    let recipe = repository().join("configs/digits.toml");
+    let overrides = ["train.max_epochs=2", "schedule.warmup_epochs=0"];
+    let again = into(&recipe, &run).set(&overrides).args(["--resume", "auto"]).succeed();
+    assert!(again.stdout.contains("test accuracy"), "{}", again.log());
 }

@@ -124,14 +124,16 @@ impl DistributedSampler {
     ///
     /// # Errors
     ///
-    /// - [`DataError::CursorBeyondEnd`] when an epoch has fewer than `cursor` samples.
+    /// - [`DataError::CursorBeyondEnd`] when there are fewer than `cursor` samples.
     /// - [`DataError::PermutationTooLarge`] when the order does not fit into memory.
     pub fn batches_from(&self, cursor: u64) -> Result<ShardBatches, DataError> {
-        let num_samples = self.epoch_samples();
+        let num_samples = self.num_samples;
         let start = usize::try_from(cursor)
             .ok()
             .filter(|&start| start <= num_samples)
             .ok_or(DataError::CursorBeyondEnd { cursor, num_samples })?;
+        // More shards may have come to the limit with more samples: then the epoch is over.
+        let start = start.min(self.epoch_samples());
         let order = if self.config.shuffle {
             Permutation::shuffled(self.num_samples, self.config.seed.wrapping_add(self.epoch))?
         } else {

@@ -141,7 +141,7 @@ pub(crate) fn report<const O: usize>(
 mod tests {
     use super::*;
     use crate::{LinearConfig, NormConfig, NormKind, conv};
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
 
     #[test]
     fn a_forward_pass_tells_its_layers_in_their_order() {
@@ -169,12 +169,17 @@ mod tests {
     #[test]
     fn values_that_are_not_finite_are_seen_in_every_type() {
         let device = Device::flex();
-        for (value, finite) in
-            [(1e30f32, true), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (f32::NAN, false)]
-        {
-            let x = Tensor::<2>::from_data([[0.0f32, 1.0], [value, -2.0]], &device);
-            let (_, calls) = watch_layers(Watch::Values, || report_layer("x", "X", &x, &x, 0));
-            assert_eq!(calls[0].is_finite(), Some(finite), "{value}");
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            for (value, finite) in [
+                (6e4f32, true),
+                (f32::INFINITY, false),
+                (f32::NEG_INFINITY, false),
+                (f32::NAN, false),
+            ] {
+                let x = Tensor::<2>::from_data([[6e4f32, 1.0], [value, -2.0]], &device).cast(dtype);
+                let (_, calls) = watch_layers(Watch::Values, || report_layer("x", "X", &x, &x, 0));
+                assert_eq!(calls[0].is_finite(), Some(finite), "{value} in {dtype:?}");
+            }
         }
     }
 

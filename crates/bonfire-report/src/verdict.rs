@@ -126,9 +126,10 @@ pub struct Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.findings.is_empty() {
-            return writeln!(f, "no step was measured");
+            return write!(f, "no step was measured");
         }
-        self.findings.iter().try_for_each(|finding| writeln!(f, "{}", finding.text))
+        let texts: Vec<&str> = self.findings.iter().map(|finding| finding.text.as_str()).collect();
+        write!(f, "{}", texts.join("\n"))
     }
 }
 

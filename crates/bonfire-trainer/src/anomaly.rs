@@ -12,7 +12,7 @@ use std::fmt;
 /// [`TrainerConfig::detect_anomaly`](crate::TrainerConfig::detect_anomaly) finds it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Anomaly {
-    /// Rank that has met it.
+    /// Rank that has met it. A reduced gradient is the same on all ranks; each names itself.
     pub rank: usize,
     /// Pass over the training data, from 0.
     pub epoch: u64,
@@ -58,9 +58,10 @@ pub enum Origin {
 }
 
 impl Anomaly {
-    /// Whether the parameters are those of the last good step.
+    /// Whether nothing speaks against the parameters: what is wrong lies in the data or in a derivative. A
+    /// loss that diverges has parameters that are finite and worth nothing.
     pub(crate) fn leaves_sound_values(&self) -> bool {
-        !matches!(self.origin, Origin::Parameter { .. })
+        matches!(self.origin, Origin::Layer { first: true, .. } | Origin::Gradient { .. })
     }
 }
 
@@ -81,15 +82,15 @@ impl fmt::Display for Anomaly {
             Origin::Layer { path, kind, output, first: true } => write!(
                 f,
                 "the loss is {loss}; the first output that is not finite is that of \"{path}\" ({kind}, \
-                 {output:?}), the first layer, whose parameters are finite: the batch itself has infinite \
-                 values or NaN, or values too large for the precision; check the data"
+                 {output:?}), before which no other layer tells its output and whose parameters are finite: look \
+                 for infinite values or NaN in the data, and for values too large for the precision"
             ),
             Origin::Layer { path, kind, output, first: false } => write!(
                 f,
                 "the loss is {loss}; the first output that is not finite is that of \"{path}\" ({kind}, \
-                 {output:?}), whose parameters are finite, as are the outputs of the layers before: its values \
-                 are too large for the precision, or what lies between it and the layer before divides by 0 \
-                 or takes a logarithm or root of what has none"
+                 {output:?}), whose parameters are finite, as are the outputs of the layers before: the training \
+                 diverges (lower optimizer.lr, lengthen the warm-up, bound the gradients), its values are too large \
+                 for the precision, or what lies before it divides by 0 or takes a logarithm of what has none"
             ),
             Origin::Loss { layers: 0 } => write!(
                 f,
@@ -99,7 +100,7 @@ impl fmt::Display for Anomaly {
             Origin::Loss { layers } => write!(
                 f,
                 "the loss is {loss}, although all parameters and the outputs of all {layers} layers that tell \
-                 are finite: look at what comes after the last layer, and at the targets"
+                 are finite: look at what comes after the last layer, at the targets, and at the learning rate"
             ),
             Origin::Gradient { path } => write!(
                 f,

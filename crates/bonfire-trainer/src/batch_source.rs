@@ -60,14 +60,12 @@ where
 
     fn order(&self) -> String {
         let config = self.config();
-        let limit =
-            config.limit_batches.map_or_else(String::new, |limit| format!(", {limit} batches"));
         match config.shuffle {
             true => {
                 let (seed, drop_last) = (config.seed, config.drop_last);
-                format!("shuffled by seed {seed}, drop_last {drop_last}{limit}")
+                format!("shuffled by seed {seed}, drop_last {drop_last}")
             }
-            false => format!("as stored, drop_last {}{limit}", config.drop_last),
+            false => format!("as stored, drop_last {}", config.drop_last),
         }
     }
 

@@ -15,7 +15,8 @@ pub struct Histograms {
     pub step: u64,
     /// Of the values before the step, by path.
     pub parameters: BTreeMap<String, Histogram>,
-    /// Of the gradients of the mean loss over all ranks, unscaled and before clipping, by path.
+    /// Of the gradients of the mean loss over all ranks, unscaled and before clipping, by path. In the steps of
+    /// [`LocalSgd`](bonfire_parallel::LocalSgd) that exchange nothing, rank 0's own, as the parameters are.
     pub gradients: BTreeMap<String, Histogram>,
 }
 

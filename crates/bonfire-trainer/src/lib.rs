@@ -71,7 +71,7 @@ pub use metrics_lines::MetricsLines;
 pub use model_summary::{LayerSummary, ModelSummary};
 pub use open_images::open_images;
 pub use profile::ProfileConfig;
-pub use progress::ProgressPrinter;
+pub use progress::{KEPT, ProgressPrinter};
 pub use report_page::ReportPage;
 pub use resume::Resume;
 pub use run_folder::{RunFiles, RunFolder};

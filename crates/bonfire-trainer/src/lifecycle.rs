@@ -281,6 +281,7 @@ impl<M: Learnable> Run<'_, M> {
     /// Ends the run: a last checkpoint, equal parameters on all ranks, the report.
     pub(crate) fn finish(mut self) -> Result<FitReport<M>, TrainError> {
         self.end_profile()?;
+        self.miss_profile();
         let checkpoint = self.save_end()?;
         self.parallel.synchronize_buffers()?;
         let drifted = self.parallel.drifts();

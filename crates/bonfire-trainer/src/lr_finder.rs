@@ -1,4 +1,4 @@
-use crate::config::{Budget, Course, SchedulePlan, StepUnit};
+use crate::config::{Budget, CheckpointPlan, Course, SchedulePlan, StepUnit};
 use crate::learnable::Learnable;
 use crate::{BatchSource, Callback, Report, StopFlag, TrainError, Trainer, TrainerConfig};
 use bonfire_comm::ProcessGroup;
@@ -59,6 +59,7 @@ impl LrFinder {
             best: f64::INFINITY,
             threshold: self.early_stop_threshold,
             stop: stop.clone(),
+            steps: self.num_training,
         };
         let mut trainer = Trainer::new(self.configured(config), group.clone())
             .with_callback(watch)
@@ -81,6 +82,7 @@ impl LrFinder {
             log_every_n_steps: 1,
             schedule: SchedulePlan::new(rise),
             optimizer: config.optimizer.with_lr(self.min_lr),
+            checkpoint: CheckpointPlan::default(),
             checkpoint_folder: None,
             profile: None,
             detect_anomaly: false,
@@ -148,6 +150,9 @@ impl Average {
     }
 }
 
+/// Steps from one line of progress to the next.
+const TOLD_EVERY: usize = 10;
+
 /// Keeps what was reported, and ends the run when the loss explodes.
 struct Watch {
     curve: Arc<Mutex<LrCurve>>,
@@ -155,6 +160,7 @@ struct Watch {
     best: f64,
     threshold: f64,
     stop: StopFlag,
+    steps: u64,
 }
 
 impl Callback for Watch {
@@ -167,6 +173,10 @@ impl Callback for Watch {
         let mut curve = self.curve.lock().unwrap_or_else(PoisonError::into_inner);
         curve.points.push((report.learning_rate, loss));
         let smoothed = self.average.with(loss);
+        if curve.points.len().is_multiple_of(TOLD_EVERY) {
+            let (step, steps, lr) = (report.step, self.steps, report.learning_rate);
+            tracing::info!("step {step}/{steps}  learning rate {lr:.1e}  loss {loss:.4}");
+        }
         if curve.points.len() > 1 && smoothed > self.threshold * self.best {
             self.stop.stop();
         }

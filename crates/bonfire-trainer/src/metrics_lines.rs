@@ -1,10 +1,9 @@
 use crate::config::OnError;
 use crate::metrics_file::keep_lines;
-use crate::whole_file::appending;
+use crate::whole_file::{append_whole, appending};
 use crate::{Callback, FitStart, Metrics, RankFigures, Report, TrainError};
 use bonfire_report::history::{Phase, RankRow, Row};
 use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,7 +27,7 @@ impl MetricsLines {
     /// Writes a row, or lets the run go on without it if it may.
     fn write(&mut self, row: &Row) -> Result<(), TrainError> {
         let line = row.to_line();
-        let written = line.and_then(|line| self.file.write_all(line.as_bytes()));
+        let written = line.and_then(|line| append_whole(&mut self.file, line.as_bytes()));
         match written.map_err(TrainError::io("writing", &self.path)) {
             Err(error) if self.on_error == OnError::Continue => {
                 tracing::error!("{error}; the run goes on without these figures");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// few seconds, or events of the log.
 pub struct ProgressPrinter {
     interval: Duration,
-    logs: bool,
+    form: Form,
     /// Rank 0's; a bar only on a terminal.
     output: Option<Output>,
     epochs: u64,
@@ -20,14 +20,25 @@ enum Output {
     Bar(ProgressBar),
     Lines,
     Log,
+    Silent,
 }
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Shown,
+    Logged,
+    Silent,
+}
+
+/// Target of events that say what is shown in another form: for a log that is kept, and not for a terminal.
+pub const KEPT: &str = "kept";
 
 impl ProgressPrinter {
     /// Makes a printer that writes a line every `interval` when there is no terminal.
     pub fn new(interval: Duration) -> Self {
         Self {
             interval,
-            logs: false,
+            form: Form::Shown,
             output: None,
             epochs: 0,
             total_steps: 0,
@@ -39,7 +50,14 @@ impl ProgressPrinter {
     /// Makes it log events, every `interval` and at validations, in place of anything else.
     #[must_use]
     pub fn with_log(self) -> Self {
-        Self { logs: true, ..self }
+        Self { form: Form::Logged, ..self }
+    }
+
+    /// Makes it show nothing: what it would say at validations is an event of the log with target [`KEPT`],
+    /// as it is beside a bar or lines.
+    #[must_use]
+    pub fn silent(self) -> Self {
+        Self { form: Form::Silent, ..self }
     }
 
     fn message(&self, epoch: u64, images_per_second: f64) -> String {
@@ -56,7 +74,7 @@ impl ProgressPrinter {
             Some(Output::Bar(bar)) => bar.println(text),
             // A closed standard error must not end the run.
             Some(Output::Lines) => drop(writeln!(std::io::stderr(), "{text}")),
-            Some(Output::Log) | None => {}
+            Some(Output::Log | Output::Silent) | None => {}
         }
         self.last_line = Instant::now();
     }
@@ -73,8 +91,10 @@ impl Callback for ProgressPrinter {
             return Ok(());
         }
         let target = ProgressDrawTarget::stderr();
-        self.output = Some(if self.logs {
+        self.output = Some(if self.form == Form::Logged {
             Output::Log
+        } else if self.form == Form::Silent {
+            Output::Silent
         } else if target.is_hidden() {
             Output::Lines
         } else {
@@ -109,7 +129,7 @@ impl Callback for ProgressPrinter {
                     "training"
                 );
             }
-            Output::Lines | Output::Log => {}
+            Output::Lines | Output::Log | Output::Silent => {}
         }
         Ok(())
     }
@@ -151,6 +171,9 @@ impl Callback for ProgressPrinter {
         }
         for value in &metrics.0 {
             text.push_str(&format!("  valid {} {:.4}", value.name, value.mean()));
+        }
+        if !matches!(self.output, Some(Output::Log)) {
+            tracing::info!(target: KEPT, "{text}");
         }
         self.line(&text);
         Ok(())

@@ -349,9 +349,9 @@ impl RunFolder {
         MetricsLines::open(self.path.join("metrics.jsonl"), on_error)
     }
 
-    /// A callback that writes event files into `tensorboard`.
-    pub fn tensorboard(&self) -> TensorBoard {
-        TensorBoard::new(self.path.join("tensorboard"))
+    /// A callback that writes event files into `tensorboard`, as [`metrics_file`](Self::metrics_file) does.
+    pub fn tensorboard(&self, on_error: OnError) -> TensorBoard {
+        TensorBoard::new(self.path.join("tensorboard")).with_on_error(on_error)
     }
 
     /// A callback that writes `report.html`.

@@ -5,6 +5,7 @@ use crate::run::Run;
 use crate::settled::{Begun, Ending};
 use crate::timing::Part;
 use crate::{BatchStart, StepEnd, StepOutput, TrainError};
+use bonfire_amp::Clip;
 use bonfire_data::{Batches, LoadedBatch};
 use bonfire_nn::{Watch, watch_layers};
 use bonfire_parallel::{StepInProgress, StepOptions, StepReport};
@@ -14,13 +15,14 @@ use xxhash_rust::xxh3::xxh3_64;
 impl<M: Learnable> Run<'_, M> {
     /// Takes one optimizer step over the next window of micro-batches.
     pub(crate) fn train_step(&mut self, batches: &mut Batches<M::Batch>) -> Result<(), TrainError> {
-        self.times.begin_step();
         let (epoch, step) = (self.position.epoch, self.position.step);
+        self.times.begin_step(step);
         self.notify(|callback| callback.on_step_start(epoch, step))?;
 
         let mut samples = 0;
         let micro_batches = self.config.accumulate_grad_batches.min(batches.remaining());
         for index in 0..micro_batches {
+            self.times.begin_micro_batch(index);
             let Some(batch) = self.times.time(Part::Data, || batches.next()) else { break };
             let batch = batch?;
             samples += batch.global_samples as u64;
@@ -96,7 +98,7 @@ impl<M: Learnable> Run<'_, M> {
         let done =
             self.times.time(Part::Optimizer, || parallel.conclude(step, optimizer, scaler))?;
         self.local.end_window(done.skipped);
-        if self.precision.scaler.is_some() || self.config.clip.is_some() {
+        if self.precision.scaler.is_some() || self.clip().is_some() {
             self.local.add_step("grad_norm", done.grad_norm);
         }
         if self.precision.scaler.is_some() {
@@ -190,14 +192,22 @@ impl<M: Learnable> Run<'_, M> {
         }
     }
 
+    /// What is done to gradients before the optimizer sees them; a norm that is only told is measured by a
+    /// bound that nothing exceeds.
+    fn clip(&self) -> Option<Clip> {
+        let measured = || self.config.log_grad_norm.then(|| Clip::norm(f64::INFINITY));
+        self.config.clip.or_else(measured)
+    }
+
     /// Unscales and clips the reduced gradients and updates the parameters, or skips the step.
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<StepInProgress, TrainError> {
+        let clip = self.clip();
         let mut options = StepOptions::new();
         if let Some(scaler) = &mut self.precision.scaler {
             self.local.add_step("loss_scale", Some(scaler.scale().into()));
             options = options.with_scaler(scaler);
         }
-        if let Some(clip) = self.config.clip {
+        if let Some(clip) = clip {
             options = options.with_clip(clip);
         }
         let (parallel, optimizer) = (&mut self.parallel, self.optimizer.as_mut());

@@ -1,3 +1,4 @@
+use crate::config::OnError;
 use crate::{Callback, FitStart, Histograms, Metrics, Report, TrainError};
 use bonfire_report::tensorboard::EventWriter;
 use std::path::PathBuf;
@@ -13,6 +14,9 @@ pub struct TensorBoard {
     /// From the start of the run on.
     writer: Option<EventWriter>,
     flushed: Instant,
+    on_error: OnError,
+    /// Words that are shown beside the curves, by name.
+    texts: Vec<(String, String)>,
 }
 
 /// Time for which events may stay in memory.
@@ -21,7 +25,50 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl TensorBoard {
     /// Writes into a folder, which is made when the run begins.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), writer: None, flushed: Instant::now() }
+        Self {
+            folder: folder.into(),
+            writer: None,
+            flushed: Instant::now(),
+            on_error: OnError::Stop,
+            texts: Vec::new(),
+        }
+    }
+
+    /// Sets whether a run goes on, without further events, when they cannot be written.
+    #[must_use]
+    pub fn with_on_error(self, on_error: OnError) -> Self {
+        Self { on_error, ..self }
+    }
+
+    /// Shows words beside the curves, as they are.
+    #[must_use]
+    pub fn with_text(mut self, name: &str, text: &str) -> Self {
+        let lines = text.lines().map(|line| format!("    {line}\n"));
+        self.texts.push((name.to_owned(), lines.collect()));
+        self
+    }
+
+    /// Lets the run go on without further events, if it may.
+    fn survive(&mut self, written: std::io::Result<()>) -> Result<(), TrainError> {
+        match written.map_err(TrainError::io("writing events into", &self.folder)) {
+            Err(error) if self.on_error == OnError::Continue => {
+                tracing::error!("{error}; the run goes on without further events");
+                self.writer = None;
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    fn create(&self, first_step: u64) -> std::io::Result<EventWriter> {
+        std::fs::create_dir_all(&self.folder)?;
+        // Whatever an earlier try has left beyond the step from which this one goes on is forgotten.
+        let continues = std::fs::read_dir(&self.folder)?.next().is_some();
+        let mut writer = EventWriter::create(&self.folder, continues.then_some(first_step + 1))?;
+        for (name, text) in &self.texts {
+            writer.text(name, first_step + 1, SystemTime::now(), text)?;
+        }
+        Ok(writer)
     }
 
     fn write(
@@ -40,7 +87,7 @@ impl TensorBoard {
             result = result.and_then(|()| writer.flush());
             self.flushed = Instant::now();
         }
-        result.map_err(TrainError::io("writing events into", &self.folder))
+        self.survive(result)
     }
 }
 
@@ -50,11 +97,8 @@ impl Callback for TensorBoard {
     }
 
     fn on_fit_start(&mut self, fit: &FitStart) -> Result<(), TrainError> {
-        let purge = (fit.first_step > 0).then_some(fit.first_step + 1);
-        let made = std::fs::create_dir_all(&self.folder)
-            .and_then(|()| EventWriter::create(&self.folder, purge));
-        self.writer = Some(made.map_err(TrainError::io("creating", &self.folder))?);
-        Ok(())
+        let made = self.create(fit.first_step).map(|writer| self.writer = Some(writer));
+        self.survive(made)
     }
 
     fn on_report(&mut self, report: &Report) -> Result<(), TrainError> {
@@ -84,7 +128,8 @@ impl Callback for TensorBoard {
     fn on_histograms(&mut self, histograms: &Histograms) -> Result<(), TrainError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let now = SystemTime::now();
-        let step = histograms.step;
+        // Scalars of a step bear the number that it has when it is done.
+        let step = histograms.step + 1;
         let mut write = || {
             for (group, parts) in
                 [("parameters", &histograms.parameters), ("gradients", &histograms.gradients)]
@@ -95,7 +140,8 @@ impl Callback for TensorBoard {
             }
             Ok(())
         };
-        write().map_err(TrainError::io("writing events into", &self.folder))
+        let written = write();
+        self.survive(written)
     }
 
     fn on_validation_end(

@@ -122,6 +122,9 @@ pub(crate) struct StepTimes {
     total: Duration,
     /// Since when a step is under way.
     step: Option<Instant>,
+    /// The last one that was begun, and its micro-batch at hand.
+    number: u64,
+    micro_batch: Option<u64>,
     /// Training samples of this rank.
     samples: u64,
     /// What parts, total and samples were when an interval was last taken.
@@ -134,6 +137,12 @@ pub(crate) struct StepTimes {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Note {
     pub(crate) what: What,
+    /// The optimizer step in or behind which it was.
+    pub(crate) step: u64,
+    /// The micro-batch, of what belongs to one.
+    pub(crate) micro_batch: Option<u64>,
+    /// Whether it is a part of the time of a step.
+    pub(crate) within: bool,
     pub(crate) start: Instant,
     pub(crate) duration: Duration,
 }
@@ -191,12 +200,20 @@ impl StepTimes {
 
     fn note(&mut self, what: What, start: Instant, duration: Duration) {
         if let Some(notes) = &mut self.notes {
-            notes.push(Note { what, start, duration });
+            let within = self.step.is_some();
+            let of_one = matches!(what, What::Part(Part::Data | Part::Forward | Part::Backward));
+            let micro_batch = self.micro_batch.filter(|_| of_one);
+            notes.push(Note { what, step: self.number, micro_batch, within, start, duration });
         }
     }
 
-    pub(crate) fn begin_step(&mut self) {
+    pub(crate) fn begin_step(&mut self, number: u64) {
+        self.number = number;
         self.step = Some(Instant::now());
+    }
+
+    pub(crate) fn begin_micro_batch(&mut self, number: usize) {
+        self.micro_batch = Some(number as u64);
     }
 
     pub(crate) fn end_step(&mut self) {

@@ -28,6 +28,9 @@ pub struct TrainerConfig {
     /// so that the first value that is not finite ends the run with the name of its layer. Costs a pass over
     /// every output, and a wait for the device in every step. Default false.
     pub detect_anomaly: bool,
+    /// Whether reports have the norm of the gradients (`grad_norm`) where nothing else measures it: one pass
+    /// over the gradients in every step. Default false.
+    pub log_grad_norm: bool,
     /// Optimizer steps between two histograms of every parameter and its gradient
     /// ([`Callback::on_histograms`](crate::Callback::on_histograms)); 0 for none. Default 0.
     pub histograms_every_n_steps: u64,
@@ -75,6 +78,7 @@ impl TrainerConfig {
             check_val_every_n_epochs: 1,
             num_sanity_val_steps: 2,
             detect_anomaly: false,
+            log_grad_norm: false,
             histograms_every_n_steps: 0,
             metrics: Vec::new(),
             optimizer,
@@ -108,6 +112,7 @@ impl TrainerConfig {
             check_val_every_n_epochs: plan.train.check_val_every_n_epochs,
             num_sanity_val_steps: plan.train.num_sanity_val_steps,
             detect_anomaly: plan.train.detect_anomaly,
+            log_grad_norm: plan.log.grad_norm,
             histograms_every_n_steps: plan.log.histograms_every_n_steps,
             metrics: plan.train.metrics.iter().map(|kind| (*kind).into()).collect(),
             schedule: plan.schedule.clone(),
@@ -192,6 +197,11 @@ impl TrainerConfig {
     /// Ends the run at the first value that is not finite, and names its layer.
     pub fn with_detect_anomaly(self, detect_anomaly: bool) -> Self {
         Self { detect_anomaly, ..self }
+    }
+
+    /// Sets whether reports have the norm of the gradients.
+    pub fn with_log_grad_norm(self, log_grad_norm: bool) -> Self {
+        Self { log_grad_norm, ..self }
     }
 
     /// Sets the optimizer steps between two histograms of every parameter and its gradient.
@@ -291,6 +301,7 @@ impl TrainerConfig {
             ),
             ("train.num_sanity_val_steps".to_string(), self.num_sanity_val_steps.to_string()),
             ("train.detect_anomaly".to_string(), self.detect_anomaly.to_string()),
+            ("log.grad_norm".to_string(), self.log_grad_norm.to_string()),
             ("log.histograms_every_n_steps".to_string(), self.histograms_every_n_steps.to_string()),
             ("train.metrics".to_string(), format!("{:?}", self.metrics)),
             ("optimizer".to_string(), format!("{:?}", self.optimizer)),

@@ -9,6 +9,12 @@ pub(crate) fn appending(path: &Path) -> Result<File, TrainError> {
     file.map_err(TrainError::io("opening", path))
 }
 
+/// Appends bytes, or leaves the file as it was: half a line would be in the way of the next.
+pub(crate) fn append_whole(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
+    let before = file.metadata()?.len();
+    file.write_all(bytes).inspect_err(|_| drop(file.set_len(before)))
+}
+
 /// Writes a file at once: whoever is killed meanwhile leaves the one that was there, or the new one.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -131,7 +131,7 @@ fn data_that_are_not_finite_are_told_from_layers() {
         matches!(&found.origin, Origin::Layer { path, first: true, .. } if path == "first"),
         "{found:?}"
     );
-    assert!(found.to_string().contains("check the data"), "{found}");
+    assert!(found.to_string().contains("NaN in the data"), "{found}");
 }
 
 #[test]

@@ -9,9 +9,10 @@ use bonfire_comm::{ProcessGroup, local};
 use bonfire_tensor::TensorError;
 use bonfire_tensor::lend::pretend::Memory;
 use bonfire_tensor::state::{Scalar, State, Stateful};
+use bonfire_trainer::config::OnError;
 use bonfire_trainer::{
-    Callback, EpochEnd, FitReport, FitStart, Metrics, Report, StepEnd, StopFlag, TrainError,
-    TrainerConfig,
+    Callback, EpochEnd, FitReport, FitStart, Metrics, Report, RunFolder, StepEnd, StopFlag,
+    TrainError, TrainerConfig,
 };
 use std::sync::{Arc, Mutex};
 use support::{Line, SGD, line, loader, points, trainer};
@@ -288,4 +289,22 @@ fn state_of_callbacks_is_kept_over_a_resume() {
     let config = TrainerConfig::new(SGD);
     assert_eq!(run(config.clone().with_max_epochs(2).with_checkpoints(folder.path())), [4, 4]);
     assert_eq!(run(config.with_max_epochs(5).with_resume(folder.path())), [10, 10]);
+}
+
+/// A disk that is full costs the events, and not the run, where the run may go on.
+#[test]
+fn events_that_cannot_be_written_are_survived_if_asked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_the_way = folder.path().join("tensorboard");
+    std::fs::write(&in_the_way, "no folder").unwrap();
+    let run = RunFolder::create(folder.path()).unwrap();
+    let fit = |on_error| {
+        let config = TrainerConfig::new(SGD).with_max_steps(3);
+        let mut trainer = trainer(config, &ProcessGroup::single());
+        trainer = trainer.with_callback(run.tensorboard(on_error));
+        trainer.fit(line(), &loader(points(24), 4), None).map(drop)
+    };
+    fit(OnError::Continue).unwrap();
+    let error = fit(OnError::Stop).unwrap_err().to_string();
+    assert!(error.contains("tensorboard"), "{error}");
 }

@@ -75,3 +75,20 @@ fn the_first_ones_are_of_the_first_values_and_their_gradients() {
     assert_eq!(first.gradients["linear.weight"].non_finite(), 0);
     assert!(first.gradients["linear.weight"].sum_squares() > 0.0);
 }
+
+/// The norm that a bound measures, and the parameters of a run that only tells it.
+#[test]
+fn a_norm_that_is_only_told_changes_nothing() {
+    let run = |change: fn(TrainerConfig) -> TrainerConfig| {
+        let config = change(TrainerConfig::new(SGD).with_max_steps(5).with_log_every_n_steps(5));
+        let data = loader(points(60), 12);
+        let report = trainer(config, &ProcessGroup::single()).fit(line(), &data, None).unwrap();
+        (report.train.mean("grad_norm"), report.parameters_xxh3)
+    };
+    let (none, plain) = run(|config| config);
+    let (told, same) = run(|config| config.with_log_grad_norm(true));
+    let (measured, _) = run(|config| config.with_clip(bonfire_amp::Clip::norm(1e6)));
+    assert_eq!((none, plain), (None, same));
+    assert!(told.unwrap() > 0.0);
+    assert_eq!(told, measured);
+}

@@ -13,6 +13,7 @@ use crate::registry::Registry;
 use crate::train::Recipe;
 use crate::voice::say;
 use search::{Attempt, End, Found, Limits};
+use std::path::Path;
 use trial::Trials;
 
 pub(crate) fn find(registry: &Registry, args: &BatchFindArgs) -> Result<Outcome, CliError> {
@@ -22,22 +23,26 @@ pub(crate) fn find(registry: &Registry, args: &BatchFindArgs) -> Result<Outcome,
     let survey = recipe.model.survey(&recipe.config, &recipe.plan, &recipe.images)?;
     let accumulated = ranks * recipe.plan.train.accumulate_grad_batches;
     let trials = Trials::new(args)?;
+    // A step of the run takes no more than the data have.
+    let most = (survey.train_samples / accumulated).max(1);
+    let too_large = |problem: String| {
+        Err(CliError::Option { option: format!("--init-val {}", args.init_val), problem })
+    };
+    if args.init_val > args.max_val {
+        return too_large(format!("it is above --max-val {}", args.max_val));
+    }
+    if args.init_val > most {
+        return too_large(format!(
+            "the training data have {} images, and a step takes {accumulated} batches: at most {most} fit",
+            survey.train_samples
+        ));
+    }
     let limits = Limits {
         first: args.init_val,
-        // A step of the run takes no more than the data have.
-        last: args.max_val.min((survey.train_samples / accumulated).max(1)),
+        last: args.max_val.min(most),
         memory_bytes: args.memory_limit.map_or_else(free_memory, |gib| Some(gib * GIB)),
         largest: args.largest,
     };
-    if limits.first > limits.last {
-        return Err(CliError::Option {
-            option: format!("--init-val {}", limits.first),
-            problem: format!(
-                "the training data have {} images, and a step takes {accumulated} batches: at most {} fit",
-                survey.train_samples, limits.last
-            ),
-        });
-    }
     let found = search::run(&limits, |batch_size| {
         let attempt = trials.run(batch_size)?;
         match &attempt {
@@ -58,8 +63,24 @@ pub(crate) fn find(registry: &Registry, args: &BatchFindArgs) -> Result<Outcome,
 const MIB: f64 = (1 << 20) as f64;
 const GIB: f64 = (1 << 30) as f64;
 
-/// Bytes of main memory that nobody needs.
+/// Bytes of main memory that nobody needs, of the machine and of the container.
 fn free_memory() -> Option<f64> {
+    match (free_on_machine(), free_in_container(Path::new("/sys/fs/cgroup"))) {
+        (Some(machine), Some(container)) => Some(machine.min(container)),
+        (machine, container) => machine.or(container),
+    }
+}
+
+/// What a control group may still take, if it is bounded.
+fn free_in_container(folder: &Path) -> Option<f64> {
+    let number = |name: &str| -> Option<f64> {
+        std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+    };
+    let limit = number("memory.max")?;
+    Some((limit - number("memory.current").unwrap_or(0.0)).max(0.0))
+}
+
+fn free_on_machine() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -101,5 +122,22 @@ fn why_ended(end: &End, limits: &Limits) -> String {
             limits.memory_bytes.unwrap_or(0.0) / MIB
         ),
         End::TooLarge { batch_size, reason } => format!("ended at {batch_size}: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_has_what_is_left_of_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(free_in_container(folder.path()), None);
+        std::fs::write(folder.path().join("memory.max"), "max\n").unwrap();
+        assert_eq!(free_in_container(folder.path()), None);
+        std::fs::write(folder.path().join("memory.max"), "1000\n").unwrap();
+        std::fs::write(folder.path().join("memory.current"), "400\n").unwrap();
+        assert_eq!(free_in_container(folder.path()), Some(600.0));
+        assert!(free_memory().unwrap() > 0.0);
     }
 }

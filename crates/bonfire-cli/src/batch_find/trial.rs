@@ -4,6 +4,7 @@
 use super::search::{Attempt, Trial};
 use crate::CliError;
 use crate::args::BatchFindArgs;
+use crate::process::rank_of_this_process;
 use bonfire_trainer::{Callback, FitReport, StepEnd, TrainError};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
@@ -51,6 +52,7 @@ impl<'a> Trials<'a> {
             .arg(format!("train.fast_dev_run={}", self.args.steps_per_trial + 1))
             .arg("--set")
             .arg(format!("data.batch_size={batch_size}"))
+            .args(["--set", "train.check_val_every_n_epochs=0"])
             .args(["--nproc-per-node", &self.args.nproc_per_node.to_string()])
             .arg("--trial-record")
             .arg(&record)
@@ -87,10 +89,9 @@ fn read(path: &Path) -> Result<Trial, CliError> {
 fn ran_out_of_memory(output: &Output) -> Option<String> {
     const KILLED: i32 = 9;
     let said = String::from_utf8_lossy(&output.stderr);
-    // A launcher says of its ranks what it saw of them.
-    let killed = output.status.signal() == Some(KILLED)
-        || output.status.code() == Some(128 + KILLED)
-        || said.contains("SIGKILL");
+    // A launcher ends with the code of the rank that failed first.
+    let killed =
+        output.status.signal() == Some(KILLED) || output.status.code() == Some(128 + KILLED);
     if killed {
         return Some("killed, as the system does when memory runs out".to_owned());
     }
@@ -131,7 +132,11 @@ impl TrialRecorder {
         let record = Record {
             images_per_s: samples as f64 / seconds.max(1e-9),
             seconds_per_step: seconds / rest.len().max(1) as f64,
-            peak_memory_bytes: report.ranks.iter().map(|rank| rank.peak_memory_bytes).sum(),
+            // Ranks that are threads have the memory of one process.
+            peak_memory_bytes: match rank_of_this_process() {
+                Some(_) => report.ranks.iter().map(|rank| rank.peak_memory_bytes).sum(),
+                None => report.ranks.iter().map(|rank| rank.peak_memory_bytes).max().unwrap_or(0),
+            },
         };
         let text = serde_json::to_vec(&record).map_err(std::io::Error::other);
         text.and_then(|text| std::fs::write(path, text)).map_err(|source| CliError::Io {
@@ -170,7 +175,6 @@ mod tests {
             (9, ""),
             (137 << 8, ""),
             (6, "memory allocation of 123456 bytes failed"),
-            (1 << 8, "rank 1 was ended by SIGKILL"),
             (1 << 8, "error: CUDA_ERROR_OUT_OF_MEMORY"),
         ] {
             assert!(ran_out_of_memory(&output(raw, stderr)).is_some(), "{raw} {stderr}");

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, OsStr};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cudarc::driver::sys;
@@ -20,7 +20,8 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Looks from a thread of its own at the share of time in which some kernel runs on a GPU.
 #[derive(Debug)]
 pub struct Utilization {
-    seen: Arc<Mutex<Seen>>,
+    seen: Option<Arc<Mutex<Seen>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +52,9 @@ impl Utilization {
         let nvml = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init();
         let nvml = nvml.map_err(|error| format!("{LIBRARY}: {error}"))?;
         let bus = bus_id(ordinal)?;
-        let share = |nvml: &Nvml| {
-            let rates = nvml.device_by_pci_bus_id(bus.as_str())?.utilization_rates()?;
+        let place = bus.clone();
+        let share = move |nvml: &Nvml| {
+            let rates = nvml.device_by_pci_bus_id(place.as_str())?.utilization_rates()?;
             Ok::<_, nvml_wrapper::error::NvmlError>(f64::from(rates.gpu) / 100.0)
         };
         // A driver that tells nothing says so now.
@@ -60,22 +62,38 @@ impl Utilization {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let ours = Arc::downgrade(&seen);
         let look = move || {
+            let mut told = false;
             while let Some(seen) = ours.upgrade() {
-                if let Ok(share) = share(&nvml) {
-                    lock(&seen).add(share);
+                match share(&nvml) {
+                    Ok(share) => lock(&seen).add(share),
+                    Err(error) if !std::mem::replace(&mut told, true) => {
+                        tracing::warn!("how busy GPU {bus} is cannot be told: {error}");
+                    }
+                    Err(_) => {}
                 }
                 drop(seen);
                 thread::sleep(PERIOD);
             }
         };
         let thread = thread::Builder::new().name("bonfire-nvml".into()).spawn(look);
-        thread.map_err(|error| format!("no thread to look with: {error}"))?;
-        Ok(Self { seen })
+        let thread = thread.map_err(|error| format!("no thread to look with: {error}"))?;
+        Ok(Self { seen: Some(seen), thread: Some(thread) })
     }
 
     /// The mean since this was last asked for, from 0 to 1; `None` if nobody has looked since.
     pub fn take(&mut self) -> Option<f64> {
-        lock(&self.seen).take()
+        self.seen.as_ref().and_then(|seen| lock(seen).take())
+    }
+}
+
+impl Drop for Utilization {
+    fn drop(&mut self) {
+        // The thread ends when nobody asks any more.
+        self.seen = None;
+        if let Some(thread) = self.thread.take() {
+            // It can only have ended by a panic, which has been reported.
+            drop(thread.join());
+        }
     }
 }
 

@@ -24,6 +24,9 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The same when the session has failed and everybody was told.
 const LINGER_FAILED: Duration = Duration::from_secs(1);
 
+/// The same once it has told them that it closes.
+const LINGER_CLOSING: Duration = Duration::from_millis(500);
+
 /// Who may use a store.
 #[derive(Debug, Clone, Default)]
 pub struct StoreOptions {
@@ -136,6 +139,20 @@ impl Drop for StoreServer {
         }
         self.shared.stopping.store(true, Ordering::Release);
         state.sessions.values_mut().for_each(|session| session.tell_all(&Note::Closing));
+        // What a rank says meanwhile has to be read: closing over it would be a reset, which takes from the
+        // rank what it has been told and has not read yet.
+        for stream in state.sessions.values().flat_map(|session| session.present.values()) {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+        let start = Instant::now();
+        while state.sessions.values().any(|session| !session.present.is_empty()) {
+            let left = LINGER_CLOSING.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let wait = self.shared.changed.wait_timeout(state, left);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
         for stream in state.connections.values() {
             let _ = stream.shutdown(Shutdown::Both);
         }

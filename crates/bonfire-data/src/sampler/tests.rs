@@ -276,6 +276,11 @@ fn a_limited_epoch_has_the_head_of_its_order_and_can_be_continued() {
     let rest = all(Some(2), 0, 12);
     assert!(rest.len() == 12 && rest.iter().all(|index| all(Some(2), 0, 0).contains(index)));
     assert_eq!(all(Some(1000), 0, 0), all(None, 0, 0));
+    // More shards have come further before: this epoch is over, and one beyond the data never was.
+    assert!(all(Some(2), 0, 60).is_empty());
+    let config = SamplerConfig { limit_batches: Some(2), ..Default::default() };
+    let sampler = DistributedSampler::new(100, shard(0), config).unwrap();
+    assert!(sampler.batches_from(101).is_err());
     let config = SamplerConfig { limit_batches: Some(0), ..Default::default() };
     let error = DistributedSampler::new(100, shard(0), config).unwrap_err();
     assert!(error.to_string().contains("limit_batches"), "{error}");

@@ -99,7 +99,7 @@ impl<M: Module> DataParallel<M> {
         };
         let finite = norm.clone().is_finite();
         let factor = match clip {
-            Some(Clip::Norm { max_norm, .. }) => {
+            Some(Clip::Norm { max_norm, .. }) if max_norm.is_finite() => {
                 let coefficient = norm.clone().add_scalar(1e-6).recip().mul_scalar(*max_norm);
                 // Not a minimum, which may take a NaN away.
                 let is_above = coefficient.clone().greater_scalar(1.0);

@@ -56,7 +56,7 @@ fn a_rank_that_is_slow_in_data_is_named() {
         verdict.to_string(),
         "rank 3 is 7.0 times slower in data: 35.0 ms a step instead of 5.0 ms, the others wait \
          23 % of the step for it; look at the loader's workers, the disk and the cost of \
-         transforms on its machine\n"
+         transforms on its machine"
     );
 }
 
@@ -91,7 +91,7 @@ fn a_slow_link_makes_every_rank_wait() {
         verdict.to_string(),
         "37 % of the step waits for communication (4.1 MB a step at 50.0 MB/s): try a larger \
          batch than 32, bf16 compression (distributed.compression = \"bf16\") or accumulation 4 \
-         (train.accumulate_grad_batches = 4)\n"
+         (train.accumulate_grad_batches = 4)"
     );
     let used = Setting { compression: true, accumulate_grad_batches: 2, machines: 2, ..setting() };
     let text = judge(&ranks, &used).to_string();
@@ -109,7 +109,7 @@ fn a_loader_that_is_slow_everywhere_is_no_straggler() {
         verdict.to_string(),
         "38 % of the step waits for data: try more loader threads (data.workers = 4, if the \
          machine has idle cores), cheaper transforms or more prefetched batches \
-         (data.prefetch_factor)\n"
+         (data.prefetch_factor)"
     );
     let text = judge(&ranks, &Setting { loader_workers: 0, ..setting() }).to_string();
     assert!(text.contains("data.workers = 1") && !text.contains("prefetch"), "{text}");
@@ -123,7 +123,7 @@ fn a_healthy_run_is_bound_by_its_device() {
     assert_eq!(
         verdict.to_string(),
         "forward (25 %) and backward (50 %) take 75 % of the step, and nothing else stands out: \
-         the CPU (2 threads a rank) is the limit\n"
+         the CPU (2 threads a rank) is the limit"
     );
 }
 
@@ -133,7 +133,7 @@ fn a_single_rank_is_never_a_straggler() {
     let verdict = judge(&[slow], &Setting::default());
     assert_eq!(kinds(&verdict), [(Kind::Data, None)]);
     let text = judge(&[healthy(0)], &Setting::default()).to_string();
-    assert!(text.ends_with("the CPU (1 thread a rank) is the limit\n"), "{text}");
+    assert!(text.ends_with("the CPU (1 thread a rank) is the limit"), "{text}");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn who_saves_for_all_is_not_slow() {
     assert_eq!(
         verdict.to_string(),
         "checkpoints take 20 % of the time: save 5 times as rarely (checkpoint.every_n_steps) or \
-         to a faster disk\n"
+         to a faster disk"
     );
     // Now the two wait for each other, at different times, and the link still is fast.
     let mut ranks = in_lockstep(saving);
@@ -205,7 +205,7 @@ fn what_the_optimizer_and_others_take_is_told() {
         text,
         "the optimizer takes 25 % of the step: try accumulation 2 \
          (train.accumulate_grad_batches = 2) or its state shared among the ranks \
-         (distributed.zero_stage = 1)\n"
+         (distributed.zero_stage = 1)"
     );
     let ranks: Vec<RankTimes> =
         (0..4).map(|rank| RankTimes { backward_s: 4.0, ..healthy(rank) }).collect();
@@ -247,7 +247,7 @@ fn times_of_nothing_are_no_verdict() {
     for ranks in [vec![], vec![zero(0)], vec![zero(0), zero(1)], vec![healthy(0), strange]] {
         let verdict = judge(&ranks, &setting());
         assert_eq!(kinds(&verdict), []);
-        assert_eq!(verdict.to_string(), "no step was measured\n");
+        assert_eq!(verdict.to_string(), "no step was measured");
     }
     // Next to nothing, parts that are more than the whole, and parts that are no numbers.
     let tiny = |rank| RankTimes { total_s: 1e-300, steps: 0, ..healthy(rank) };

@@ -10,10 +10,11 @@ use super::source::{Source, join};
 /// that cannot be filled in.
 ///
 /// `${NAME}` is the variable's value, `${NAME:-words}` the words where it is not set or empty, `$${` a
-/// plain `${`. A string that is nothing but one variable is read as TOML, as the value of an override is.
+/// plain `${`. A string that is nothing but one variable is read as TOML, as the value of an override is, and
+/// its words are kept for a key that wants a string.
 pub(super) fn substitute(
     document: &mut Table,
-    source: &Source,
+    source: &mut Source,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -21,7 +22,12 @@ pub(super) fn substitute(
         if let Value::String(text) = value {
             match filled(text, &variable) {
                 Ok(None) => {}
-                Ok(Some(filled)) => *value = filled,
+                Ok(Some((filled, words))) => {
+                    if !filled.is_str() {
+                        source.has_words(key, words);
+                    }
+                    *value = filled;
+                }
                 Err(message) => problems.push(source.problem(key, format!("{key}: {message}"))),
             }
         }
@@ -48,8 +54,11 @@ fn in_value(key: &str, value: &mut Value, fill: &mut impl FnMut(&str, &mut Value
     }
 }
 
-/// The value of a string with its variables filled in; `None` if it has none.
-fn filled(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Value>, String> {
+/// The value of a string with its variables filled in, and its words; `None` if it has none.
+fn filled(
+    text: &str,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Option<(Value, String)>, String> {
     let (mut result, mut rest) = (String::new(), text);
     let (mut found, mut words) = (0, text.len());
     while let Some(start) = rest.find("${") {
@@ -63,6 +72,12 @@ fn filled(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Opti
         result.push_str(&rest[..start]);
         let inside = &rest[start + 2..];
         let end = inside.find('}').ok_or("\"${\" has no \"}\"; write $${ for a plain ${")?;
+        if inside[..end].contains("${") {
+            return Err(format!(
+                "\"${{{}}}\": a variable in the words of another is not filled in; write them out",
+                &inside[..end]
+            ));
+        }
         result.push_str(&value_of(&inside[..end], variable)?);
         words -= end + 3;
         rest = &inside[end + 1..];
@@ -70,8 +85,8 @@ fn filled(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Opti
     result.push_str(rest);
     Ok(match (found, words) {
         (0, _) => None,
-        (1, 0) => Some(read_value(&result)),
-        _ => Some(Value::String(result)),
+        (1, 0) => Some((read_value(&result), result)),
+        _ => Some((Value::String(result.clone()), result)),
     })
 }
 
@@ -109,6 +124,7 @@ mod tests {
             "EMPTY" => Some(String::new()),
             _ => None,
         })
+        .map(|filled| filled.map(|(value, _)| value))
     }
 
     #[test]
@@ -131,6 +147,7 @@ mod tests {
             message("${DATA}/x").contains("DATA is not set; export it, or write ${DATA:-value}")
         );
         assert!(message("${HOME").contains("has no \"}\""));
+        assert!(message("${DATA:-${HOME}/data}").contains("write them out"));
         assert!(message("${a b}").contains("\"${a b}\" is no variable"));
     }
 }

@@ -32,9 +32,9 @@ fn on_top(
     folder: &Path,
     above: &mut Vec<PathBuf>,
 ) -> Result<Document, Vec<Problem>> {
-    let (mut table, source) = parse(text, origin)?;
+    let (mut table, mut source) = parse(text, origin)?;
     let variable = |name: &str| std::env::var(name).ok();
-    let problems = environment::substitute(&mut table, &source, variable);
+    let problems = environment::substitute(&mut table, &mut source, variable);
     let own = Document { table, source, problems };
     match own.table.get("extends").cloned() {
         None => Ok(own),
@@ -63,7 +63,10 @@ fn extend(
     };
     let known = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     if above.contains(&known) {
-        return at_extends(child, format!("\"{name}\" extends itself by way of other files"));
+        return at_extends(
+            child,
+            format!("\"{name}\" extends itself, directly or by way of other files"),
+        );
     }
     above.push(known);
     let folder = path.parent().unwrap_or(Path::new("."));

@@ -165,6 +165,8 @@ pub struct LogPlan {
     pub tensorboard: bool,
     /// Whether there is a page with curves.
     pub report: bool,
+    /// Whether rows have the norm of the gradients where nothing else measures it.
+    pub grad_norm: bool,
     /// Optimizer steps between two histograms of parameters and gradients; 0 for none.
     pub histograms_every_n_steps: u64,
 }
@@ -238,6 +240,7 @@ impl Plan {
                 samples: Some(self.log.samples),
                 tensorboard: Some(self.log.tensorboard),
                 report: Some(self.log.report),
+                grad_norm: Some(self.log.grad_norm),
                 histograms_every_n_steps: Some(self.log.histograms_every_n_steps),
             },
             profile: profile::to_section(self.profile.as_ref()),

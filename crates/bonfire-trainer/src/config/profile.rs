@@ -17,6 +17,9 @@ pub struct ProfileSection {
     pub steps: Option<String>,
 }
 
+/// Most steps of a profile: each is a score of spans on every rank.
+const MOST: u64 = 10_000;
+
 /// Checks the steps.
 pub(super) fn resolve(section: &ProfileSection, resolver: &mut Resolver<'_>) -> Option<Range<u64>> {
     let written = section.steps.as_ref()?;
@@ -24,6 +27,13 @@ pub(super) fn resolve(section: &ProfileSection, resolver: &mut Resolver<'_>) -> 
         let steps = first.trim().parse::<u64>().ok()?..end.trim().parse::<u64>().ok()?;
         (!steps.is_empty()).then_some(steps)
     });
+    if parsed.as_ref().is_some_and(|steps| steps.end - steps.start > MOST) {
+        let message = format!(
+            "profile.steps = {written:?}: at most {MOST} steps, whose traces fit into memory and into a browser"
+        );
+        resolver.reject("profile.steps", message);
+        return None;
+    }
     if parsed.is_none() {
         let message = format!(
             "profile.steps = {written:?}: write FIRST..END with numbers of steps, such as \"10..20\" for \

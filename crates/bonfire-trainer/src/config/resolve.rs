@@ -144,6 +144,7 @@ impl Resolver<'_> {
             samples: log.samples.unwrap_or(false),
             tensorboard,
             report: log.report.unwrap_or(true),
+            grad_norm: log.grad_norm.unwrap_or(false),
             histograms_every_n_steps: histograms,
         }
     }

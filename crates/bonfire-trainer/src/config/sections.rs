@@ -483,6 +483,10 @@ pub struct LogSection {
     /// Whether the run folder gets a page with curves, `report.html`; default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<bool>,
+    /// Whether rows have the norm of the gradients also where they are neither clipped nor scaled, at the price of
+    /// a pass over them in every step; default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<bool>,
     /// Optimizer steps between two histograms of every parameter and its gradient, in the event files; default
     /// 0, none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,6 +17,8 @@ struct Place {
     text: Arc<str>,
     key: Range<usize>,
     value: Range<usize>,
+    /// What the environment has put there, where that was read as another type than a string.
+    words: Option<String>,
 }
 
 /// Maps dotted keys to the file and line, or the override, that they came from.
@@ -51,8 +53,21 @@ impl Source {
             text: written.into(),
             key: 0..end,
             value: (end + 1).min(written.len())..written.len(),
+            words: None,
         };
         self.places.insert(key.to_owned(), place);
+    }
+
+    /// Notes the words that the environment has put at `key`.
+    pub(super) fn has_words(&mut self, key: &str, words: String) {
+        if let Some(place) = self.places.get_mut(key) {
+            place.words = Some(words);
+        }
+    }
+
+    /// The words that the environment has put at `key`, where they were read as another type than a string.
+    pub(super) fn words(&self, key: &str) -> Option<&str> {
+        self.places.get(key)?.words.as_deref()
     }
 
     /// Forgets `key` and all that lies beneath it.
@@ -124,6 +139,7 @@ impl Source {
                 text: text.clone(),
                 key: key.span(),
                 value: value.span(),
+                words: None,
             };
             self.places.insert(path.clone(), place);
             self.record_value(&path, text, value);

@@ -72,6 +72,9 @@ impl<'a> Reader<'a> {
                 Err(error) => error,
             };
             let place = keys_of(error.path());
+            if self.take_words(prefix, &place, &mut remaining) {
+                continue;
+            }
             // An error around a removed key says only that it is missing.
             if !removed.iter().any(|keys| keys.len() > place.len() && keys.starts_with(&place)) {
                 self.type_error(prefix, error.path(), error.inner().message());
@@ -85,6 +88,25 @@ impl<'a> Reader<'a> {
             self.unknown(prefix, &keys, &table, field_names::<T>());
         }
         value
+    }
+
+    /// Lets a key that came from the environment, and was read as a number or a boolean, be the string that its
+    /// words are; says whether there was one.
+    fn take_words(&self, prefix: &str, place: &[String], table: &mut Table) -> bool {
+        let key = place.iter().fold(prefix.to_owned(), |path, key| join(&path, key));
+        let Some(words) = self.source.words(&key) else { return false };
+        let Some((last, parents)) = place.split_last() else { return false };
+        let parent = parents.iter().try_fold(table, |table, key| match table.get_mut(key) {
+            Some(Value::Table(inner)) => Some(inner),
+            _ => None,
+        });
+        match parent.and_then(|table| table.get_mut(last)) {
+            Some(value) if !value.is_str() => {
+                *value = Value::String(words.to_owned());
+                true
+            }
+            _ => false,
+        }
     }
 
     fn type_error(&mut self, prefix: &str, path: &serde_path_to_error::Path, message: &str) {

@@ -16,7 +16,6 @@ use bonfire_parallel::Compression;
 use bonfire_report::trace::{self, RankTrace};
 use bonfire_report::verdict::{RankTimes, Setting, Verdict, judge};
 use gather::gather_bytes;
-use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -57,13 +56,6 @@ pub(crate) struct Profiling {
     entries: Vec<Entry>,
     /// Number of the first that had not, when they were last looked at.
     next_entry: u64,
-}
-
-/// What a rank sends to rank 0.
-#[derive(Serialize, Deserialize)]
-struct Measured {
-    trace: RankTrace,
-    times: RankTimes,
 }
 
 impl<M: Learnable> Run<'_, M> {
@@ -118,8 +110,7 @@ impl<M: Learnable> Run<'_, M> {
         let trace = RankTrace { rank, spans: profiling.spans(&notes) };
         let times = profiling.times(rank, steps, bytes_sent, &notes);
         let offsets = clock::offsets(&self.control)?;
-        let encoded = serde_json::to_vec(&Measured { trace, times: times.clone() })
-            .map_err(|error| unreadable(&error))?;
+        let encoded = serde_json::to_vec(&trace).map_err(|error| unreadable(&error))?;
         let all = gather_bytes(&self.control, &encoded)?;
         let times = gather_times(&self.control, &times)?;
         let verdict = judge(&times, &self.setting());
@@ -132,6 +123,21 @@ impl<M: Learnable> Run<'_, M> {
         }
         self.verdict = Some(verdict);
         Ok(())
+    }
+
+    /// Tells at the end of a run of a profile that was asked for and never begun.
+    pub(crate) fn miss_profile(&self) {
+        if let Some(ProfileConfig { steps, .. }) = &self.config.profile
+            && !self.profiled
+            && self.control.rank() == 0
+        {
+            let (first, last) = (self.first_step, self.position.step);
+            tracing::warn!(
+                "no profile: the run took steps {first} to {last}, and profile.steps are {} to {}",
+                steps.start,
+                steps.end
+            );
+        }
     }
 
     fn setting(&self) -> Setting {
@@ -168,7 +174,7 @@ fn gather_times(
 /// Reads what the ranks have sent, and turns their clocks to that of rank 0.
 fn read_traces(all: &[Vec<u8>], offsets: &[i64]) -> Result<Vec<RankTrace>, TrainError> {
     let read = |(bytes, offset): (&Vec<u8>, &i64)| {
-        let Measured { mut trace, .. } =
+        let mut trace: RankTrace =
             serde_json::from_slice(bytes).map_err(|error| unreadable(&error))?;
         trace.spans.iter_mut().for_each(|span| span.start_ns -= offset);
         Ok::<_, TrainError>(trace)

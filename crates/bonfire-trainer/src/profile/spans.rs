@@ -21,7 +21,6 @@ impl Profiling {
 
     /// Everything that happened, by this rank's clock.
     pub(super) fn spans(&self, notes: &[Note]) -> Vec<Span> {
-        let mut step = self.first_step;
         let mut spans: Vec<Span> = Vec::with_capacity(notes.len() + self.entries.len());
         for note in notes {
             let lane = match note.what {
@@ -30,9 +29,11 @@ impl Profiling {
             };
             let start = self.at(note.start);
             let span = Span::new(lane, note.what.name(), start, nanoseconds(note.duration));
-            spans.push(span.with_step(step));
-            // A step is noted behind its parts.
-            step += u64::from(note.what == What::Step);
+            let span = span.with_step(note.step);
+            spans.push(match note.micro_batch {
+                Some(micro_batch) => span.with_micro_batch(micro_batch),
+                None => span,
+            });
         }
         spans.extend(self.entries.iter().filter_map(reduction));
         spans
@@ -59,11 +60,10 @@ impl Profiling {
             found.map(|note| note.duration).sum::<Duration>().as_secs_f64()
         };
         let part = |part: Part| sum(What::Part(part));
-        let outside: f64 = sum(What::Figures) + sum(What::Checkpoint);
         RankTimes {
             rank,
             steps,
-            total_s: sum(What::Step) + outside,
+            total_s: covered(notes).as_secs_f64(),
             data_s: part(Part::Data),
             forward_s: part(Part::Forward),
             backward_s: part(Part::Backward),
@@ -78,16 +78,33 @@ impl Profiling {
     /// Time in which at least one collective was under way.
     fn busy(&self) -> Duration {
         let ended = self.entries.iter().filter(|entry| is_shown(entry));
-        let mut times: Vec<(u64, u64)> =
-            ended.filter_map(|entry| Some((entry.started?, entry.finished?))).collect();
-        times.sort_unstable();
-        let (mut busy, mut until) = (0, 0);
-        for (start, end) in times {
-            busy += end.saturating_sub(start.max(until));
-            until = until.max(end);
-        }
-        Duration::from_nanos(busy)
+        Duration::from_nanos(union(
+            ended.filter_map(|entry| Some((entry.started?, entry.finished?))),
+        ))
     }
+}
+
+/// The time of all steps and of what training has waited for between them.
+fn covered(notes: &[Note]) -> Duration {
+    let Some(first) = notes.iter().map(|note| note.start).min() else { return Duration::ZERO };
+    let of_loop = notes.iter().filter(|note| note.what == What::Step || !note.within);
+    let times = of_loop.map(|note| {
+        let start = nanoseconds(note.start - first);
+        (start, start + nanoseconds(note.duration))
+    });
+    Duration::from_nanos(union(times))
+}
+
+/// How much time intervals cover, which may overlap.
+fn union(times: impl Iterator<Item = (u64, u64)>) -> u64 {
+    let mut times: Vec<(u64, u64)> = times.collect();
+    times.sort_unstable();
+    let (mut covered, mut until) = (0, 0);
+    for (start, end) in times {
+        covered += end.saturating_sub(start.max(until));
+        until = until.max(end);
+    }
+    covered
 }
 
 /// Whether a collective is one of the training step's: what the trainer itself asks is not.
