@@ -129,3 +129,31 @@ fn reduction(entry: &Entry) -> Option<Span> {
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_overlaps_is_counted_once_and_parts_of_a_step_not_at_all() {
+        assert_eq!(union([(5, 8), (0, 3), (2, 4), (6, 7)].into_iter()), 7);
+        let begin = Instant::now();
+        let note = |what, within, start, duration| Note {
+            what,
+            step: 3,
+            micro_batch: None,
+            within,
+            start: begin + Duration::from_millis(start),
+            duration: Duration::from_millis(duration),
+        };
+        let notes = [
+            note(What::Part(Part::Forward), true, 0, 6),
+            note(What::Step, false, 0, 10),
+            // The end of a step, which a checkpoint has waited for.
+            note(What::Part(Part::Optimizer), false, 12, 2),
+            note(What::Checkpoint, false, 11, 5),
+        ];
+        assert_eq!(covered(&notes), Duration::from_millis(15));
+        assert_eq!(covered(&[]), Duration::ZERO);
+    }
+}
