@@ -31,8 +31,7 @@ fn run(group: &ProcessGroup, zero_stage: ZeroStage) -> Vec<Histograms> {
     let seen = Seen::default();
     let data = loader(points(60), 12 / group.world_size());
     trainer(config, group).with_callback(seen.clone()).fit(line(), &data, None).unwrap();
-    let seen = seen.0.lock().unwrap().clone();
-    seen
+    seen.0.lock().unwrap().clone()
 }
 
 fn figures(histogram: &Histogram) -> [f64; 3] {
