@@ -120,7 +120,7 @@ mod tests {
             comm_wait: 0.05,
             optimizer: 0.05,
             cpu_cores: 1.5,
-            device_utilization: (rank % 2 == 0).then_some(0.75),
+            device_utilization: rank.is_multiple_of(2).then_some(0.75),
             peak_memory_bytes: 1 << 30,
         };
         Row {
