@@ -1,27 +1,31 @@
 //! The loop that one writes with Burn alone.
 
-use crate::stopwatch::Stopwatch;
 use crate::task::{BATCH_SIZE, LEARNING_RATE, LOG_EVERY, Network, cnn, loader, mlp};
+use crate::turns::Pace;
 use crate::{Options, Result};
 use bonfire::data::Shard;
 use bonfire::nn::{ImageClassifier, correct_predictions, cross_entropy};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Int, Tensor};
 
-/// Trains until the time is over; returns images per second.
-pub(crate) fn run(options: &Options) -> Result<f64> {
+/// Trains until the time is over.
+pub(crate) fn run(options: &Options, pace: &mut impl Pace) -> Result<()> {
     let device = Device::flex();
     match options.network {
-        Network::Mlp => train(options, &device, mlp(&device)?),
-        Network::Cnn => train(options, &device, cnn(&device)?),
+        Network::Mlp => train(options, &device, mlp(&device)?, pace),
+        Network::Cnn => train(options, &device, cnn(&device)?, pace),
     }
 }
 
-fn train<M: ImageClassifier>(options: &Options, device: &Device, mut model: M) -> Result<f64> {
+fn train<M: ImageClassifier>(
+    options: &Options,
+    device: &Device,
+    mut model: M,
+    pace: &mut impl Pace,
+) -> Result<()> {
     let loader = loader(device, options.workers)?;
     let mut optimizer = SgdConfig::new().init();
     let mut figures = Figures::default();
-    let mut stopwatch = Stopwatch::new(options.measured()?);
 
     let mut epoch = 0;
     loop {
@@ -33,8 +37,8 @@ fn train<M: ImageClassifier>(options: &Options, device: &Device, mut model: M) -
             figures.add(loss.clone().without_autodiff(), correct);
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
             model = optimizer.step(LEARNING_RATE, model, gradients);
-            if stopwatch.step(BATCH_SIZE as u64) {
-                return Ok(stopwatch.images_per_s());
+            if pace.step(BATCH_SIZE as u64) {
+                return Ok(());
             }
         }
         epoch += 1;

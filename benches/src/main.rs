@@ -4,6 +4,7 @@
 //!   `Trainer`: images per second of a perceptron (784-256-10) or a LeNet with plain SGD, batches of 64 a rank,
 //!   and made-up data of MNIST's shape. Both have the same loader, model, loss and figures (loss and
 //!   accuracy, summed on the device and read every 50 steps), so the difference is what Bonfire costs.
+//! - `compare` runs two of these in one process, in turns of some milliseconds.
 //! - `parallel` is the loop that one writes over `DataParallel`, of three networks, with and without
 //!   exchange of gradients.
 //! - `memory` is a large perceptron with AdamW, and `growth` a small one for thousands of steps: what
@@ -14,6 +15,7 @@
 #![allow(clippy::print_stdout, reason = "the figures go to standard output")]
 
 mod burn_loop;
+mod compare;
 mod growth;
 mod memory;
 mod networks;
@@ -23,11 +25,14 @@ mod resident;
 mod stopwatch;
 mod task;
 mod trainer_loop;
+mod turns;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use stopwatch::Stopwatch;
 
 /// What a loop came to.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -52,6 +57,8 @@ enum Mode {
     Burn,
     /// Bonfire's `Trainer`.
     Trainer(trainer_loop::Args),
+    /// Two loops in turns.
+    Compare(compare::Args),
     /// A loop over `DataParallel`.
     Parallel(parallel_loop::Args),
     /// The memory of a large perceptron, its optimizer shared or not.
@@ -88,15 +95,33 @@ impl Args {
         {
             return ranks::start(ranks).map(|()| None);
         }
-        let number = |images_per_s| format!("{images_per_s:.1}");
+        let options = &self.options;
         match &self.mode {
-            Mode::Burn => Ok(Some(number(burn_loop::run(&self.options)?))),
-            Mode::Trainer(args) => Ok(trainer_loop::run(*args, &self.options)?.map(number)),
-            Mode::Parallel(args) => parallel_loop::run(args, self.options.measured()?),
+            Mode::Burn => {
+                let mut stopwatch = Stopwatch::new(options.measured()?);
+                burn_loop::run(options, &mut stopwatch)?;
+                Ok(Some(number(stopwatch.images_per_s())))
+            }
+            Mode::Trainer(args) => time_trainer(*args, options),
+            Mode::Compare(args) => compare::run(*args, options),
+            Mode::Parallel(args) => parallel_loop::run(args, options.measured()?),
             Mode::Memory(args) => memory::run(args),
             Mode::Growth(args) => growth::run(args),
         }
     }
+}
+
+/// Times the `Trainer`; rank 0 says how many images per second all ranks have trained on.
+fn time_trainer(args: trainer_loop::Args, options: &Options) -> Result<Option<String>> {
+    let group = ranks::world()?;
+    let stopwatch = Arc::new(Mutex::new(Stopwatch::new(options.measured()?)));
+    trainer_loop::run(args, options, &group, || stopwatch.clone())?;
+    let images_per_s = stopwatch.lock().unwrap_or_else(PoisonError::into_inner).images_per_s();
+    Ok((group.rank() == 0).then(|| number(images_per_s)))
+}
+
+fn number(images_per_s: f64) -> String {
+    format!("{images_per_s:.1}")
 }
 
 fn main() -> ExitCode {

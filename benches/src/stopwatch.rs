@@ -1,5 +1,7 @@
 //! Images per second.
 
+use crate::turns::Pace;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time that a loop gets to settle before it is measured.
@@ -20,8 +22,13 @@ impl Stopwatch {
         Self { measured, begun: None, since: None, elapsed: Duration::ZERO, images: 0 }
     }
 
-    /// Counts the images of a step that has just ended; returns whether it was the last.
-    pub(crate) fn step(&mut self, images: u64) -> bool {
+    pub(crate) fn images_per_s(&self) -> f64 {
+        self.images as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+impl Pace for Stopwatch {
+    fn step(&mut self, images: u64) -> bool {
         let now = Instant::now();
         let begun = *self.begun.get_or_insert(now);
         match self.since {
@@ -34,8 +41,10 @@ impl Stopwatch {
         }
         self.elapsed >= self.measured
     }
+}
 
-    pub(crate) fn images_per_s(&self) -> f64 {
-        self.images as f64 / self.elapsed.as_secs_f64()
+impl Pace for Arc<Mutex<Stopwatch>> {
+    fn step(&mut self, images: u64) -> bool {
+        self.lock().unwrap_or_else(PoisonError::into_inner).step(images)
     }
 }

@@ -1,15 +1,15 @@
 //! The same training in the `Trainer`, as one rank of a group.
 
-use crate::stopwatch::Stopwatch;
 use crate::task::{LEARNING_RATE, LOG_EVERY, Network, cnn, loader, mlp};
-use crate::{Options, Result, ranks};
+use crate::turns::Pace;
+use crate::{Options, Result};
+use bonfire::comm::ProcessGroup;
 use bonfire::trainer::config::{OnError, OptimizerPlan};
 use bonfire::trainer::{
     Callback, ImageBatch, Learnable, ProfileConfig, ProgressPrinter, RunFolder, StepEnd, StopFlag,
     TrainError, Trainer, TrainerConfig,
 };
 use burn::tensor::Device;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What the trainer does beside training.
@@ -17,30 +17,36 @@ use std::time::Duration;
 pub(crate) struct Args {
     /// Writes and prints what `bonfire train` does: progress, tables, event files, the report.
     #[arg(long)]
-    outputs: bool,
+    pub(crate) outputs: bool,
     /// Measures all steps closely.
     #[arg(long)]
-    profile: bool,
+    pub(crate) profile: bool,
 }
 
-/// Trains until the time is over; returns images per second over all ranks, on rank 0.
-pub(crate) fn run(args: Args, options: &Options) -> Result<Option<f64>> {
+/// Trains until the time is over. `pace` is made on every rank when all is ready, and gone when this
+/// returns; that of rank 0 says when to stop.
+pub(crate) fn run<P: Pace + 'static>(
+    args: Args,
+    options: &Options,
+    group: &ProcessGroup,
+    pace: impl FnOnce() -> P,
+) -> Result<()> {
     let device = Device::flex();
     match options.network {
-        Network::Mlp => train(args, options, &device, mlp(&device)?),
-        Network::Cnn => train(args, options, &device, cnn(&device)?),
+        Network::Mlp => train(args, options, group, mlp(&device)?, pace),
+        Network::Cnn => train(args, options, group, cnn(&device)?, pace),
     }
 }
 
-fn train<M: Learnable<Batch = ImageBatch>>(
+fn train<M: Learnable<Batch = ImageBatch>, P: Pace + 'static>(
     args: Args,
     options: &Options,
-    device: &Device,
+    group: &ProcessGroup,
     model: M,
-) -> Result<Option<f64>> {
-    let group = ranks::world()?;
+    pace: impl FnOnce() -> P,
+) -> Result<()> {
     let first = group.rank() == 0;
-    let loader = loader(device, options.workers)?;
+    let loader = loader(&Device::flex(), options.workers)?;
 
     let optimizer = OptimizerPlan::Sgd {
         lr: LEARNING_RATE,
@@ -58,9 +64,8 @@ fn train<M: Learnable<Batch = ImageBatch>>(
         let profile = ProfileConfig::new(0..u64::MAX);
         config = config.with_profile(ProfileConfig { folder: Some(folder.profile()), ..profile });
     }
-    let figure = Arc::new(OnceLock::new());
     let stop = StopFlag::new();
-    let mut trainer = Trainer::new(config, group).with_stop_flag(stop.clone());
+    let mut trainer = Trainer::new(config, group.clone()).with_stop_flag(stop.clone());
     if first && args.outputs {
         trainer = trainer
             .with_callback(ProgressPrinter::new(Duration::from_secs(5)))
@@ -70,30 +75,28 @@ fn train<M: Learnable<Batch = ImageBatch>>(
             .with_callback(folder.tensorboard(OnError::Stop))
             .with_callback(folder.report_page());
     }
-    if first {
-        let stopwatch = Stopwatch::new(options.measured()?);
-        trainer = trainer.with_callback(Timer { stopwatch, stop, figure: figure.clone() });
-    }
+    trainer = trainer.with_callback(Timer { pace: pace(), stop: first.then_some(stop) });
     trainer.fit(model, &loader, None)?;
-    Ok(figure.get().copied())
+    Ok(())
 }
 
 /// Stops the run when the time is over.
-struct Timer {
-    stopwatch: Stopwatch,
-    stop: StopFlag,
-    figure: Arc<OnceLock<f64>>,
+struct Timer<P> {
+    pace: P,
+    /// On rank 0.
+    stop: Option<StopFlag>,
 }
 
-impl Callback for Timer {
+impl<P: Pace> Callback for Timer<P> {
     fn name(&self) -> &str {
         "timer"
     }
 
     fn on_step_end(&mut self, end: &StepEnd) -> std::result::Result<(), TrainError> {
-        if self.stopwatch.step(end.samples) {
-            self.figure.get_or_init(|| self.stopwatch.images_per_s());
-            self.stop.stop();
+        if self.pace.step(end.samples)
+            && let Some(stop) = &self.stop
+        {
+            stop.stop();
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ mod layers;
 mod loader;
 mod outputs;
 mod overhead;
+mod pairs;
 mod record;
 mod soak;
 mod train_loop;

@@ -1,109 +1,172 @@
 //! `cargo xtask bench-outputs`: what a run pays for telling what it does.
 
-use crate::bench::spread;
 use crate::cargo::{build_release, command, output};
+use crate::pairs::Pairs;
 use crate::{Result, record};
 use std::path::Path;
 
 /// How long to measure.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Rounds; every round measures every loop once.
-    #[arg(long, default_value_t = 9)]
-    rounds: usize,
-    /// Seconds that each loop is measured in a round.
-    #[arg(long, default_value_t = 3.0)]
+    /// Processes that each comparison is spread over.
+    #[arg(long, default_value_t = 5)]
+    processes: usize,
+    /// Seconds that each process measures.
+    #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Writes the figures to benches/runs.
     #[arg(long)]
     record: bool,
 }
 
-/// The loops, the same for each network.
-const LOOPS: [(&str, &[&str]); 6] = [
-    ("hand-written Burn loop", &["burn"]),
-    ("Trainer", &["trainer"]),
-    ("Trainer with all outputs", &["trainer", "--outputs"]),
-    ("Trainer with all outputs, every step profiled", &["trainer", "--outputs", "--profile"]),
-    ("2 ranks with all outputs", &["trainer", "--outputs", "--ranks", "2"]),
-    ("2 ranks, every step profiled", &["trainer", "--outputs", "--profile", "--ranks", "2"]),
-];
-const BURN: usize = 0;
-const BARE: usize = 1;
-const OUTPUTS: usize = 2;
-const PROFILED: usize = 3;
-const TWO_RANKS: usize = 4;
-const TWO_PROFILED: usize = 5;
+/// A network, the steps of a turn, and the least share of the hand-written loop's speed that all outputs
+/// have to leave.
+struct Network {
+    title: &'static str,
+    name: &'static str,
+    turn_steps: &'static str,
+    least: f64,
+}
 
-/// A network, and the least share of the hand-written loop's speed that all outputs have to leave.
-const NETWORKS: [(&str, &str, f64); 2] = [("MLP", "mlp", 0.97), ("CNN", "cnn", 0.98)];
-/// The least share of the speed that a profile has to leave.
-const WHILE_PROFILED: f64 = 0.97;
+const NETWORKS: [Network; 2] = [
+    Network { title: "MLP", name: "mlp", turn_steps: "26", least: 0.97 },
+    Network { title: "CNN", name: "cnn", turn_steps: "5", least: 0.98 },
+];
+
+/// Two loops, and what is asked of the second.
+struct Comparison {
+    title: &'static str,
+    base: &'static str,
+    other: &'static str,
+    ranks: usize,
+    asks: Asks,
+}
+
+enum Asks {
+    Nothing,
+    /// The network's own share.
+    Outputs,
+    /// The least share of the speed that a profile has to leave.
+    Profile,
+}
+
+const LEAST_WHILE_PROFILED: f64 = 0.97;
+
+const COMPARISONS: [Comparison; 5] = [
+    Comparison {
+        title: "the hand-written loop against itself",
+        base: "burn",
+        other: "burn",
+        ranks: 1,
+        asks: Asks::Nothing,
+    },
+    Comparison {
+        title: "Trainer / hand-written",
+        base: "burn",
+        other: "trainer",
+        ranks: 1,
+        asks: Asks::Nothing,
+    },
+    Comparison {
+        title: "Trainer with all outputs / hand-written",
+        base: "burn",
+        other: "outputs",
+        ranks: 1,
+        asks: Asks::Outputs,
+    },
+    Comparison {
+        title: "every step profiled / not profiled",
+        base: "outputs",
+        other: "profiled",
+        ranks: 1,
+        asks: Asks::Profile,
+    },
+    Comparison {
+        title: "2 ranks, every step profiled / not profiled",
+        base: "outputs",
+        other: "profiled",
+        ranks: 2,
+        asks: Asks::Profile,
+    },
+];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.rounds == 0 {
-        return Err("--rounds must be at least 1".into());
-    }
     let programs = build_release()?;
     let mut text = format!(
-        "MLP 784-256-10 and LeNet (16, 32 channels) on 28x28 images, SGD, batches of 64 a rank, \
-         RAYON_NUM_THREADS=1, the same loader on the training thread; loss and accuracy are read every 50 steps. \
-         *All outputs*: progress, metrics.csv, metrics.jsonl, event files, the report; checkpoints have a bench \
-         of their own. Median of {} rounds of {} s, in turns; ratios are medians of the rounds' own.\n\n\
-         | network | loop | images/s | lowest | highest |\n|---|---|---|---|---|\n",
-        args.rounds, args.seconds
+        "MLP 784-256-10 and LeNet (16, 32 channels) on 28x28 images, SGD, batches of 64 a rank, one thread of \
+         arithmetic, the same loader on the training thread; loss and accuracy are read every 50 steps. *All \
+         outputs*: progress, metrics.csv, metrics.jsonl, event files, the report; checkpoints have a bench of \
+         their own.\n\n\
+         Two loops of one process take turns of some milliseconds on the same core of the processor, their \
+         memory from one heap: what else the machine does hits both alike. Speed is the ratio of the sums of \
+         their turns, the interval a bootstrap over the pairs of turns of {} processes of {} s each.\n\n\
+         | network | comparison | pairs | speed | 95 % | goal | |\n|---|---|---|---|---|---|---|\n",
+        args.processes, args.seconds
     );
-    let mut goals = String::from("\n| figure | median | goal | |\n|---|---|---|---|\n");
-    for (name, network, least) in NETWORKS {
-        let figures = measure(&programs.train_loop, network, args)?;
-        for ((title, _), speeds) in LOOPS.iter().zip(&figures) {
-            let (low, middle, high) = spread(speeds)?;
-            text.push_str(&format!("| {name} | {title} | {middle:.0} | {low:.0} | {high:.0} |\n"));
-        }
-        for (title, above, below, goal) in [
-            ("Trainer / hand-written", BARE, BURN, None),
-            ("all outputs / hand-written", OUTPUTS, BURN, Some(least)),
-            ("profiled / not profiled", PROFILED, OUTPUTS, Some(WHILE_PROFILED)),
-            ("2 ranks, profiled / not profiled", TWO_PROFILED, TWO_RANKS, Some(WHILE_PROFILED)),
-        ] {
-            let rounds = figures[above].iter().zip(&figures[below]);
-            let ratios: Vec<f64> = rounds.map(|(above, below)| above / below).collect();
-            let (_, ratio, _) = spread(&ratios)?;
-            let (goal, verdict) = match goal {
-                Some(goal) if ratio >= goal => (format!("at least {goal}"), "reached"),
-                Some(goal) => (format!("at least {goal}"), "missed"),
-                None => (String::new(), ""),
+    for network in &NETWORKS {
+        for comparison in &COMPARISONS {
+            let pairs = measure(&programs.train_loop, network, comparison, args)?;
+            let least = match comparison.asks {
+                Asks::Nothing => None,
+                Asks::Outputs => Some(network.least),
+                Asks::Profile => Some(LEAST_WHILE_PROFILED),
             };
-            goals.push_str(&format!("| {name}: {title} | {ratio:.3} | {goal} | {verdict} |\n"));
+            let row = row(network, comparison, &pairs, least)?;
+            print!("{row}");
+            text.push_str(&row);
         }
     }
-    text.push_str(&goals);
-    print!("\n{text}");
     if args.record {
         record::write("outputs", &text)?;
     }
     Ok(())
 }
 
-/// Images per second by loop and round, in turns, so that a slow minute of the machine hits all of them.
-fn measure(program: &Path, network: &str, args: &Args) -> Result<[Vec<f64>; LOOPS.len()]> {
-    let mut figures: [Vec<f64>; LOOPS.len()] = Default::default();
-    for round in 0..args.rounds {
-        for turn in 0..LOOPS.len() {
-            let which = (round + turn) % LOOPS.len();
-            let (title, mode) = LOOPS[which];
-            let printed = output(
-                command(program)
-                    .args(mode)
-                    .args(["--network", network, "--seconds", &args.seconds.to_string()])
-                    .env("RAYON_NUM_THREADS", "1"),
-            )?;
-            let figure = printed.trim();
-            let figure: f64 =
-                figure.parse().map_err(|_| format!("train_loop {mode:?} printed {figure:?}"))?;
-            println!("{network}, round {}: {title:<48}{figure:>9.0} images/s", round + 1);
-            figures[which].push(figure);
+fn row(
+    network: &Network,
+    comparison: &Comparison,
+    pairs: &Pairs,
+    least: Option<f64>,
+) -> Result<String> {
+    let speed = pairs.speed()?;
+    let (low, high) = pairs.interval()?;
+    let (goal, verdict) = match least {
+        None => (String::new(), ""),
+        Some(least) => {
+            let verdict = match speed >= least {
+                true if low >= least => "reached",
+                true => "reached; the interval reaches below",
+                false if high < least => "missed",
+                false => "missed; the interval reaches above",
+            };
+            (format!("at least {least}"), verdict)
         }
+    };
+    let (name, title, count) = (network.title, comparison.title, pairs.len());
+    Ok(format!(
+        "| {name} | {title} | {count} | {speed:.3} | {low:.3} to {high:.3} | {goal} | {verdict} |\n"
+    ))
+}
+
+fn measure(
+    program: &Path,
+    network: &Network,
+    comparison: &Comparison,
+    args: &Args,
+) -> Result<Pairs> {
+    let mut pairs = Pairs::default();
+    for _ in 0..args.processes {
+        let mut run = command(program);
+        run.args(["compare", "--base", comparison.base, "--other", comparison.other])
+            .args(["--network", network.name, "--turn-steps", network.turn_steps])
+            .args(["--seconds", &args.seconds.to_string()])
+            .env("RAYON_NUM_THREADS", "1")
+            // The heap of a thread of its own would favour one of the loops.
+            .env("MALLOC_ARENA_MAX", "1");
+        if comparison.ranks > 1 {
+            run.args(["--ranks", &comparison.ranks.to_string()]);
+        }
+        pairs.extend(serde_json::from_str(&output(&mut run)?)?);
     }
-    Ok(figures)
+    Ok(pairs)
 }

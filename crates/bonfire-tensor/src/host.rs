@@ -153,7 +153,9 @@ pub fn flat_from_host(buffer: HostBuffer, device: &Device) -> Tensor<1> {
 
 /// Returns elements `range` of a flat tensor in the given shape; on the CPU a view.
 pub fn view<const D: usize>(flat: &Tensor<1>, range: Range<usize>, shape: [usize; D]) -> Tensor<D> {
-    flat.clone().slice(range).reshape(shape)
+    let whole = range == (0..flat.dims()[0]);
+    let part = if whole { flat.clone() } else { flat.clone().slice(range) };
+    part.reshape(shape)
 }
 
 /// Copies the elements of a tensor into `output`, in row-major order.

@@ -250,6 +250,7 @@ impl Step {
 }
 
 impl Kernel<2> for Step {
+    #[inline(always)]
     fn host<E: KernelFloat>(
         &self,
         parameters: &[E],

@@ -6,11 +6,15 @@ use crate::ParallelError;
 use bonfire_tensor::TensorError;
 use bonfire_tensor::host::{HostFloat, HostTensorMut, is_on_host};
 use burn::tensor::{DType, Tensor};
+use pulp::{Arch, Simd, WithSimd};
 use std::ops::Range;
 
 /// An element-wise update with `STATE` slots beside parameters and gradients.
 pub(super) trait Kernel<const STATE: usize> {
     /// Writes the new parameters over the gradients, and the new state over the old.
+    ///
+    /// `#[inline(always)]`: it is compiled anew for each width of vectors, of which the processor's is
+    /// chosen when it runs. Sums and products stay apart, so all widths give the same bits.
     fn host<E: KernelFloat>(&self, parameters: &[E], gradients: &mut [E], state: [&mut [E]; STATE]);
 
     /// The same with tensor operations.
@@ -128,7 +132,8 @@ impl<const STATE: usize> HostUpdate<STATE> {
             .filter_map(|slot| slot.slice_mut::<E>()?.get_mut(range.clone()))
             .collect();
         if let Ok(state) = state.try_into() {
-            kernel.host(&parameters[range.clone()], &mut gradients[range], state);
+            let (parameters, gradients) = (&parameters[range.clone()], &mut gradients[range]);
+            Arch::new().dispatch(Vectors { kernel, parameters, gradients, state });
         }
     }
 
@@ -145,6 +150,23 @@ impl<const STATE: usize> HostUpdate<STATE> {
         {
             gradients[range.clone()].copy_from_slice(&parameters[range]);
         }
+    }
+}
+
+/// One call of [`Kernel::host`].
+struct Vectors<'a, E, K, const STATE: usize> {
+    kernel: &'a K,
+    parameters: &'a [E],
+    gradients: &'a mut [E],
+    state: [&'a mut [E]; STATE],
+}
+
+impl<E: KernelFloat, K: Kernel<STATE>, const STATE: usize> WithSimd for Vectors<'_, E, K, STATE> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        self.kernel.host(self.parameters, self.gradients, self.state);
     }
 }
 

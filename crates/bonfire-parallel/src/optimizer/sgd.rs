@@ -249,6 +249,7 @@ impl Step {
 }
 
 impl Kernel<0> for Step {
+    #[inline(always)]
     fn host<E: KernelFloat>(&self, parameters: &[E], gradients: &mut [E], []: [&mut [E]; 0]) {
         let scale = E::from_f64(self.scale);
         let decay = E::from_f64(self.config.weight_decay);
@@ -270,6 +271,7 @@ impl Kernel<0> for Step {
 }
 
 impl Kernel<1> for Step {
+    #[inline(always)]
     fn host<E: KernelFloat>(
         &self,
         parameters: &[E],
