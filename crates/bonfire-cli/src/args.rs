@@ -1,6 +1,7 @@
 use crate::bench::CollectivesArgs;
 use crate::checkpoints::CheckpointCommand;
 use crate::data_sets::DataCommand;
+use crate::launch_args::{LaunchArgs, LaunchOptions};
 use crate::voice::VoiceArgs;
 use bonfire_trainer::Resume;
 use clap::{Parser, Subcommand};
@@ -19,7 +20,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
+    Launch(Box<LaunchArgs>),
     Predict(PredictArgs),
     Evaluate(EvaluateArgs),
     #[command(subcommand)]
@@ -276,17 +278,13 @@ pub(crate) struct AnalyzeArgs {
 /// Starts its own processes with --nproc-per-node, or joins a group when the environment already
 /// names a rank (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Ctrl-C once saves a checkpoint and
 /// leaves with exit code 130; twice kills.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub(crate) struct TrainArgs {
     /// The recipe, a TOML file.
     pub(crate) config: PathBuf,
     /// Overrides a key of the recipe: --set optimizer.lr=0.1; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
-    /// Processes to start on this machine.
-    #[arg(long, default_value_t = 1, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) nproc_per_node: u32,
     /// Where to train (train.device): cpu, or cuda, where rank r of a machine has its GPU r.
     #[arg(long, value_name = "DEVICE", value_parser = ["cpu", "cuda"])]
     pub(crate) device: Option<String>,
@@ -323,11 +321,27 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "FILE.svg", requires = "dry_run")]
     pub(crate) plot: Option<PathBuf>,
     /// Lets ranks of several machines connect without BONFIRE_TOKEN.
-    #[arg(long)]
+    #[arg(long, env = "BONFIRE_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) launch: LaunchOptions,
 }
 
 impl TrainArgs {
+    /// What is asked of ranks that are started for another time: to go on with what there is.
+    pub(crate) fn after(&self, restarts: u32) -> Self {
+        let has_saved = |out: &PathBuf| {
+            std::fs::read_dir(out.join("checkpoints")).is_ok_and(|mut saved| saved.next().is_some())
+        };
+        let resume = match (restarts, &self.out, &self.resume) {
+            // What the run was begun from stands until it has saved something itself.
+            (1.., Some(out), Resume::From(path)) if !has_saved(out) => Resume::From(path.clone()),
+            (1.., Some(_), _) => Resume::Auto,
+            (_, _, resume) => resume.clone(),
+        };
+        Self { resume, ..self.clone() }
+    }
+
     /// All overrides of keys: those of --set, and the options that stand for a key.
     pub(crate) fn all_overrides(&self) -> Vec<String> {
         let named = [

@@ -1,7 +1,7 @@
 use crate::data_sets::FetchError;
-use crate::launch::LaunchError;
 use bonfire_comm::CommError;
 use bonfire_data::DataError;
+use bonfire_launch::LaunchError;
 use bonfire_models::ModelError;
 use bonfire_trainer::TrainError;
 use bonfire_trainer::checkpoint::CheckpointError;

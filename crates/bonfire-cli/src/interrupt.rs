@@ -1,4 +1,4 @@
-use crate::signals::is_ignored;
+use bonfire_launch::is_ignored;
 use bonfire_trainer::StopFlag;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::sync::Arc;

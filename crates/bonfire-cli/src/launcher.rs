@@ -2,62 +2,198 @@
 
 use crate::CliError;
 use crate::exit::Outcome;
-use crate::launch::{Exit, Labels, WorkerSpec, run_workers};
+use crate::launch_args::{LaunchArgs, LaunchOptions};
 use crate::process::{COMMAND, command_line, launch_time};
-use crate::voice::{LogFormat, complain, environment, voice};
-use bonfire_comm::{ProcessGroup, StoreOptions, StoreServer, local};
+use crate::voice::{LogFormat, complain, environment, say, voice};
+use bonfire_comm::{ProcessGroup, local};
+use bonfire_launch::{
+    Console, Exit, Labels, Launch, LaunchOutcome, Meet, Streams, WorkerSpec, launch,
+};
 use std::ffi::OsString;
-use std::net::SocketAddr;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Starts this program with `args` for every rank, hosts their store, and waits for them.
-pub(crate) fn launch(args: Vec<OsString>, ranks: usize) -> Result<Outcome, CliError> {
-    let secret = Secret::draw()?;
-    let options = StoreOptions {
-        token: Some(secret.token.clone()),
-        run_id: secret.run_id.clone(),
-        restart_count: None,
-    };
-    let store = StoreServer::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &options)?;
-    let port = store.address().port();
+/// The port where nodes meet that take their places by arrival, as torchrun's.
+const MEETING_PORT: u16 = 29400;
+/// The port of the first node's store, as torchrun's.
+const STORE_PORT: u16 = 29500;
 
+/// `bonfire launch`: starts any program.
+pub(crate) fn launch_program(args: &LaunchArgs) -> Result<Outcome, CliError> {
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Ok(Outcome::Done);
+    };
+    let mut spec = WorkerSpec::new(program);
+    spec.args = arguments.to_vec();
+    let launch = describe(spec, &args.options, args.insecure)?;
+    if let Some(threads) = launch.threads_in_words() {
+        say(format_args!(
+            "{threads} for each of {} ranks on this node; set them yourself to change that",
+            launch.nproc
+        ));
+    }
+    run(&launch)
+}
+
+/// Starts this program with `args` for every rank of this node, and waits for the run to end.
+pub(crate) fn launch_own(
+    args: Vec<OsString>,
+    options: &LaunchOptions,
+    insecure: bool,
+) -> Result<Outcome, CliError> {
+    run(&describe(own(args)?, options, insecure)?)
+}
+
+/// Starts this program with `args` for as many ranks, all on this machine.
+pub(crate) fn launch_here(args: Vec<OsString>, ranks: usize) -> Result<Outcome, CliError> {
+    let mut spec = own(args)?;
+    spec.streams.labels = labels();
+    run(&Launch::new(spec, ranks))
+}
+
+/// This program as the ranks', of which the first has the terminal.
+fn own(args: Vec<OsString>) -> Result<WorkerSpec, CliError> {
     let program = std::env::current_exe().map_err(|source| CliError::Io {
         action: "finding",
         path: "this program".into(),
         source,
     })?;
-    let mut spec = WorkerSpec::new(program, ranks, port);
+    let mut spec = WorkerSpec::new(program);
     spec.args = args;
-    spec.env = vec![
-        ("BONFIRE_STORE_PORT".to_string(), port.to_string()),
-        ("BONFIRE_STORE_HOSTED".to_string(), "1".to_string()),
-    ];
-    spec.env.push((COMMAND.to_string(), command_line()));
+    spec.streams.console = Console::FirstHasTheTerminal;
+    spec.env = vec![(COMMAND.to_string(), command_line())];
     spec.env.extend(environment());
-    if voice().log_format == LogFormat::Json {
-        spec.labels = Labels::Json;
-    }
-    spec.run_id = secret.run_id;
-    spec.token = secret.token;
     spec.launch_time_ns =
         launch_time().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    let outcome = run_workers(spec)?;
-    drop(store);
+    Ok(spec)
+}
 
-    if let Some(failure) = &outcome.failure {
-        // A rank that could still speak has said why; a killed one could not.
-        match failure.exit {
-            Exit::Signal(_) => complain(format_args!("error: {}", outcome.summary)),
-            Exit::Code(_) if failure.message.is_some() => {}
-            Exit::Code(code) => {
-                complain(format_args!("rank {} failed with exit code {code}", failure.rank));
-            }
-        }
+fn labels() -> Labels {
+    match voice().log_format {
+        LogFormat::Json => Labels::Json,
+        LogFormat::Text => Labels::Words,
     }
+}
+
+/// What the options make of a program.
+fn describe(
+    mut spec: WorkerSpec,
+    options: &LaunchOptions,
+    insecure: bool,
+) -> Result<Launch, CliError> {
+    spec.streams = Streams {
+        labels: labels(),
+        shown: options.local_ranks_filter.clone(),
+        logs: options.log_dir.as_ref().map(|folder| folder.join(&options.rdzv_id)),
+        redirects: options.redirects.clone(),
+        tee: options.tee.clone(),
+        ..spec.streams
+    };
+    if spec.streams.logs.is_none() && (options.redirects.is_any() || options.tee.is_any()) {
+        let problem = "they need a folder: give --log-dir too".to_owned();
+        return Err(CliError::Option { option: "--redirects and --tee".into(), problem });
+    }
+    spec.pin_cores = options.pin_cores;
+    spec.shutdown_timeout = options.shutdown_timeout;
+    let mut launch = Launch::new(spec, options.nproc()?);
+    launch.meet = meet(options, insecure)?;
+    launch.max_restarts = options.max_restarts;
+    launch.backoff = options.restart_backoff;
+    launch.monitor_interval = options.monitor_interval;
+    Ok(launch)
+}
+
+/// Where this node meets the others, if there may be any.
+fn meet(options: &LaunchOptions, insecure: bool) -> Result<Option<Meet>, CliError> {
+    if !options.is_among_nodes() {
+        return Ok(None);
+    }
+    let wrong =
+        |option: &str, problem: String| Err(CliError::Option { option: option.into(), problem });
+    let by_arrival = options.rdzv_backend.as_deref() == Some("c10d");
+    let (host, port, node_rank) = match &options.rdzv_endpoint {
+        Some(_) if options.rdzv_backend.as_deref() == Some("static") => {
+            return wrong(
+                "--rdzv-backend static",
+                "places are given with --node-rank, --master-addr and --master-port".into(),
+            );
+        }
+        Some(endpoint) => match split_endpoint(endpoint) {
+            Ok((host, port)) => (host, port.unwrap_or(MEETING_PORT), None),
+            Err(problem) => return wrong("--rdzv-endpoint", problem),
+        },
+        None => {
+            let port = options.master_port.unwrap_or(STORE_PORT);
+            (options.master_addr.clone(), port, (!by_arrival).then_some(options.node_rank))
+        }
+    };
+    if options.nnodes.is_elastic() && node_rank.is_some() {
+        return wrong(
+            "--nnodes",
+            "the places of a changing number of nodes cannot be given: use --rdzv-endpoint".into(),
+        );
+    }
+    let token = std::env::var("BONFIRE_TOKEN").ok().filter(|token| !token.is_empty());
+    Ok(Some(Meet {
+        nodes: options.nnodes,
+        node_rank,
+        host,
+        port,
+        run_id: options.rdzv_id.clone(),
+        token,
+        insecure: insecure || options.nnodes.max == 1,
+        join_timeout: options.rdzv_conf.join,
+        last_call: options.rdzv_conf.last_call,
+    }))
+}
+
+/// `host`, `host:port`, `[::1]:port`.
+fn split_endpoint(text: &str) -> Result<(String, Option<u16>), String> {
+    let port = |text: &str| {
+        text.parse::<u16>().ok().filter(|port| *port > 0).ok_or(format!("{text:?} is no port"))
+    };
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("a bracket is not closed")?;
+        let port = rest.strip_prefix(':').map(port).transpose()?;
+        return Ok((host.to_owned(), port));
+    }
+    match text.split_once(':') {
+        Some((host, rest)) if !rest.contains(':') => Ok((host.to_owned(), Some(port(rest)?))),
+        _ if text.is_empty() => Err("it is empty".to_owned()),
+        _ => Ok((text.to_owned(), None)),
+    }
+}
+
+fn run(launch_plan: &Launch) -> Result<Outcome, CliError> {
+    let outcome = launch(launch_plan)?;
+    tell(&outcome, launch_plan.spec.streams.console);
     match outcome.exit_code {
         0 => Ok(Outcome::Done),
         code => Ok(Outcome::Workers(code)),
+    }
+}
+
+/// Says how a run has ended, where its ranks have not.
+fn tell(outcome: &LaunchOutcome, console: Console) {
+    let Some(failure) = &outcome.failure else {
+        if outcome.exit_code == 1 || console == Console::EachToItsOwn && outcome.exit_code != 0 {
+            complain(format_args!("error: {}", outcome.summary));
+        }
+        return;
+    };
+    // A rank of this program that could still speak has said why; a killed one could not.
+    let has_told = console == Console::FirstHasTheTerminal && failure.message.is_some();
+    match failure.exit {
+        Exit::Code(code) if console == Console::FirstHasTheTerminal => {
+            if !has_told {
+                complain(format_args!("rank {} failed with exit code {code}", failure.rank));
+            }
+        }
+        _ => complain(format_args!("error: {}", outcome.summary)),
+    }
+    if let Some(hint) = &failure.hint {
+        complain(format_args!("hint: {hint}"));
     }
 }
 
@@ -80,21 +216,19 @@ pub(crate) fn threads(
     }
 }
 
-/// What lets only this run's workers talk to each other.
-struct Secret {
-    token: String,
-    run_id: String,
-}
+#[cfg(test)]
+mod tests {
+    use super::split_endpoint;
 
-impl Secret {
-    fn draw() -> Result<Self, CliError> {
-        use std::io::Read;
-        const SOURCE: &str = "/dev/urandom";
-        let mut bytes = [0u8; 24];
-        std::fs::File::open(SOURCE)
-            .and_then(|mut source| source.read_exact(&mut bytes))
-            .map_err(|source| CliError::Io { action: "reading", path: SOURCE.into(), source })?;
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { token: hex(&bytes[..16]), run_id: hex(&bytes[16..]) })
+    #[test]
+    fn endpoints_are_read_with_and_without_a_port() {
+        let read = |text: &str| split_endpoint(text).unwrap();
+        assert_eq!(read("node1"), ("node1".into(), None));
+        assert_eq!(read("node1:29401"), ("node1".into(), Some(29401)));
+        assert_eq!(read("[fe80::1]:5"), ("fe80::1".into(), Some(5)));
+        assert_eq!(read("fe80::1"), ("fe80::1".into(), None));
+        for wrong in ["", "node1:", "node1:x", "node1:0", "[fe80::1"] {
+            assert!(split_endpoint(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -25,7 +25,7 @@ mod exit;
 mod flight;
 mod followers;
 mod interrupt;
-pub mod launch;
+mod launch_args;
 mod launcher;
 mod lr_find;
 mod model_folder;
@@ -43,7 +43,6 @@ mod report;
 mod results;
 mod run_lock;
 mod shell;
-mod signals;
 mod skipped;
 mod survey;
 mod train;
@@ -66,11 +65,13 @@ pub fn run(registry: Registry) -> ExitCode {
     process::note_start();
     device::prepare();
     bonfire_trainer::keep_freed_memory();
+    bonfire_trainer::note_panics();
     let args = args::Args::parse();
     voice::start(args.voice);
     let result = match args.command {
         args::Command::Analyze(args) => flight::analyze_dumps(&args),
         args::Command::Train(args) => train::train(&registry, &args),
+        args::Command::Launch(args) => launcher::launch_program(&args),
         args::Command::Predict(args) => predict::predict(&registry, &args),
         args::Command::Evaluate(args) => evaluate::evaluate(&registry, &args),
         args::Command::Weights(args::Weights::Import(args)) => weights::import(&registry, &args),

@@ -67,10 +67,12 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
     }
     if let Some(env) = RankEnv::detect()? {
         let recipe = Recipe::of(registry, args, env.world_size)?;
-        return join(&recipe, args, &env);
+        return join(&recipe, &args.after(env.restart_count), &env);
     }
-    let ranks = args.nproc_per_node as usize;
-    let recipe = Recipe::of(registry, args, ranks)?;
+    let ranks = args.launch.nproc()?;
+    let among_nodes = args.launch.is_among_nodes();
+    // Of a number of nodes that changes the least has to be possible.
+    let recipe = Recipe::of(registry, args, ranks * args.launch.nnodes.min)?;
     let engine = recipe.plan.distributed.engine;
     comm::EngineKind::from(engine).expect_available()?;
     expect_gpus(&recipe.plan)?;
@@ -82,20 +84,34 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
             problem: "it is for engine \"host\", and this run has engine \"local\"".into(),
         });
     }
+    let restarts = among_nodes || args.launch.max_restarts > 0;
     match (ranks, engine) {
         (_, EngineKind::Mpi) => Err(CliError::Engine {
             setting: format!("distributed.engine = \"{engine}\""),
             reason: "MPI starts its ranks itself: mpirun --bind-to none -n 2 bonfire train ...",
         }),
-        (1, _) => alone(&recipe, args),
+        (_, EngineKind::Local) if restarts => Err(CliError::Engine {
+            setting: format!("distributed.engine = \"{engine}\""),
+            reason: "it joins threads of one process, which has no other nodes and is not started again",
+        }),
+        (1, _) if !restarts => alone(&recipe, args),
         (_, EngineKind::Local) => threads(&recipe, args, ranks),
         _ => {
             let out = match (&args.out, recipe.plan.train.fast_dev_run) {
                 (Some(out), _) => Some(out.clone()),
                 (None, Some(_)) => None,
+                // Nodes do not see each other's clocks.
+                (None, None) if among_nodes => {
+                    return Err(CliError::Option {
+                        option: "--nnodes".into(),
+                        problem: "give the folder of the run with --out, the same on all nodes"
+                            .into(),
+                    });
+                }
                 (None, None) => Some(default_run_folder(&recipe.plan.name)?),
             };
-            let outcome = launcher::launch(worker_args(args, out.as_deref()), ranks)?;
+            let list = worker_args(args, out.as_deref());
+            let outcome = launcher::launch_own(list, &args.launch, args.insecure)?;
             if let Outcome::Workers(_) = outcome {
                 flight::folder(out.as_deref())
                     .iter()
@@ -109,7 +125,8 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
 /// Says what a run of as many ranks would be. Of ranks that the environment names, the first says it.
 fn dry_run(registry: &Registry, args: &TrainArgs) -> Result<Outcome, CliError> {
     let env = RankEnv::detect()?;
-    let ranks = env.as_ref().map_or(args.nproc_per_node as usize, |env| env.world_size);
+    let of_options = args.launch.nproc()? * args.launch.nnodes.min;
+    let ranks = env.as_ref().map_or(of_options, |env| env.world_size);
     let recipe = Recipe::of(registry, args, ranks)?;
     let survey = recipe.model.survey(&recipe.config, &recipe.plan, &recipe.images)?;
     match env {

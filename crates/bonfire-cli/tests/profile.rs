@@ -8,9 +8,8 @@ use bonfire_report::trace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use support::netns::Network;
 use support::{Train, digits, free_port, into, repository};
 
 fn json(path: &Path) -> Value {
@@ -86,67 +85,10 @@ fn verdict(zero: Train, one: Train, out: &Path) -> Value {
     verdict
 }
 
-/// Two machines with a link of 100 Mbit/s between them.
-struct Link {
-    names: [String; 2],
-}
-
-impl Link {
-    fn new() -> Result<Self, String> {
-        let name = |role| format!("bonfire-profile-{}-{role}", std::process::id());
-        let link = Self { names: ["a", "b"].map(name) };
-        let [a, b] = &link.names;
-        for name in &link.names {
-            run("ip", &["netns", "add", name])?;
-            run("ip", &["-n", name, "link", "set", "lo", "up"])?;
-        }
-        run(
-            "ip",
-            &["-n", a, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b],
-        )?;
-        for (name, address) in [(a, "10.98.7.1/24"), (b, "10.98.7.2/24")] {
-            run("ip", &["-n", name, "addr", "add", address, "dev", "eth0"])?;
-            run("ip", &["-n", name, "link", "set", "eth0", "up"])?;
-            let limit = ["rate", "100mbit", "burst", "32kbit", "latency", "400ms"];
-            let shape = ["-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf"];
-            run("tc", &[&shape[..], &limit[..]].concat())?;
-        }
-        Ok(link)
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = run("ip", &["netns", "del", name]);
-        }
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.map_err(|error| format!("{program} cannot be run: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{program} {}: {said}", arguments.join(" "))),
-    }
-}
-
 #[test]
 fn a_slow_link_is_nobody_s_fault() {
-    let link = match Link::new() {
-        Ok(link) => link,
-        Err(reason) if std::env::var("BONFIRE_REQUIRE_NETNS").as_deref() == Ok("1") => {
-            panic!("needs network namespaces and their shaping: {reason}");
-        }
-        Err(reason) => {
-            // Past the test harness, which hides what a passing test prints.
-            let _ =
-                writeln!(std::io::stderr(), "SKIPPED: needs shaped network namespaces: {reason}");
-            return;
-        }
-    };
+    let Some(network) = Network::try_new(2, 7) else { return };
+    network.slow_down().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let recipe = folder.path().join("recipe.toml");
@@ -159,15 +101,12 @@ fn a_slow_link_is_nobody_s_fault() {
     fs::write(&recipe, text).unwrap();
     let port = free_port();
     let on = |number: usize| {
-        let script = format!("exec ip netns exec {} \"$0\" \"$@\"", link.names[number]);
-        rank(&recipe, &out, number, port)
-            .env("MASTER_ADDR", "10.98.7.1")
+        let rank = rank(&recipe, &out, number, port)
+            .env("MASTER_ADDR", &network.address(0))
             .env("BONFIRE_TOKEN", "secret")
             .env("LOCAL_RANK", "0")
-            .env("LOCAL_WORLD_SIZE", "1")
-            // They share a kernel all the same, and would share memory.
-            .args(["--transport", "tcp"])
-            .through_shell(&script)
+            .env("LOCAL_WORLD_SIZE", "1");
+        network.on(number, rank)
     };
     let verdict = verdict(on(0), on(1), &out);
     let finding = &verdict["findings"][0];

@@ -1,6 +1,6 @@
 //! Who a process is in its run: what a program asks for at the top of `main`.
 
-use crate::{TrainError, keep_freed_memory, limit_threads};
+use crate::{TrainError, keep_freed_memory, limit_threads, note_panics};
 use bonfire_comm::{CommError, InitOptions, ProcessGroup, RankEnv, init_process_group};
 use std::cell::RefCell;
 use std::fmt;
@@ -22,7 +22,7 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// The variables are torchrun's (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, ...), or those
 /// of Open MPI, PMI or Slurm; see [`RankEnv`]. Call it first thing in `main` and keep what it
 /// returns: the process leaves the run when the last [`Context`] is dropped. It also sets the number
-/// of threads ([`limit_threads`]) and calls [`keep_freed_memory`]. A second call on the same thread
+/// of threads ([`limit_threads`]) and calls [`keep_freed_memory`] and [`note_panics`]. A second call on the same thread
 /// returns the same context.
 ///
 /// # Collective
@@ -46,6 +46,7 @@ pub fn init_with(options: InitOptions) -> Result<Context, CommError> {
         return Ok(context);
     }
     keep_freed_memory();
+    note_panics();
     let env = RankEnv::detect()?;
     limit_threads(env.as_ref().map_or(1, |env| env.local_world_size));
     let group = match &env {

@@ -14,6 +14,12 @@ pub enum TrainError {
     /// Happens when a recipe is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Happens when ranks that a program has started itself did not all finish.
+    #[error("{reason}")]
+    Spawn {
+        /// What happened, and to which rank.
+        reason: String,
+    },
     /// Happens when two ranks were configured differently.
     #[error(
         "rank {rank} and rank 0 disagree on {what} \"{key}\": {rank_has} and {zero_has}; start all \

@@ -79,7 +79,7 @@ pub use bonfire_parallel as parallel;
 pub use bonfire_tensor as tensor;
 pub use bonfire_trainer as trainer;
 
-pub use bonfire_trainer::{Context, init, init_with};
+pub use bonfire_trainer::{Context, SpawnError, init, init_with, spawn, spawn_processes};
 
 /// What most training programs name.
 pub mod prelude {

@@ -6,12 +6,11 @@
 //! cargo run --release -p hand_written_loop
 //! ```
 //!
-//! or once for every rank, each with its own `RANK`:
+//! or once for every rank:
 //!
 //! ```text
-//! export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
-//! RANK=1 cargo run --release -p hand_written_loop &
-//! RANK=0 cargo run --release -p hand_written_loop
+//! cargo build --release -p hand_written_loop
+//! cargo run --release -- launch --nproc-per-node 2 -- target/release/hand_written_loop
 //! ```
 #![allow(clippy::print_stdout, reason = "what it prints is what an example is for")]
 

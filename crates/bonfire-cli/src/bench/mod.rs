@@ -54,7 +54,7 @@ pub(crate) fn collectives(args: &CollectivesArgs) -> Result<Outcome, CliError> {
             launcher::threads(ranks, timeout, |group| rank(&plan, args, &group))
         }
         // The workers are told the same; each then finds its rank in the environment.
-        _ => launcher::launch(std::env::args_os().skip(1).collect(), ranks),
+        _ => launcher::launch_here(std::env::args_os().skip(1).collect(), ranks),
     }
 }
 

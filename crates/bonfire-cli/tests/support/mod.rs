@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 pub mod idx;
 pub mod images;
+pub mod netns;
 
 /// Longest time for anything but an error.
 const DEADLINE: Duration = Duration::from_secs(60);

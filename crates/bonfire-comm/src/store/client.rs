@@ -272,6 +272,17 @@ impl Store {
         Ok(self.ask(&request, Duration::ZERO)?.is_some())
     }
 
+    /// Sets a key that the server removes when this connection ends, however that happens: at the
+    /// latest 4 s after this process' machine has lost its power or its network.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn lease(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.check_value(value)?;
+        let request = Request::Lease { key: self.key(key)?, value: value.to_vec() };
+        self.ask(&request, Duration::ZERO).map(|_| ())
+    }
+
     /// Returns the number of keys in the store, under all prefixes.
     ///
     /// # Errors

@@ -22,12 +22,32 @@ impl Scope {
 /// What a client asks of the map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
-    Set { key: String, value: Vec<u8> },
-    Get { key: String, wait_ms: u64 },
-    Add { key: String, delta: i64 },
-    CompareSet { key: String, expected: Vec<u8>, desired: Vec<u8> },
-    Delete { key: String },
+    Set {
+        key: String,
+        value: Vec<u8>,
+    },
+    Get {
+        key: String,
+        wait_ms: u64,
+    },
+    Add {
+        key: String,
+        delta: i64,
+    },
+    CompareSet {
+        key: String,
+        expected: Vec<u8>,
+        desired: Vec<u8>,
+    },
+    Delete {
+        key: String,
+    },
     NumKeys,
+    /// Sets a key that goes when the connection ends.
+    Lease {
+        key: String,
+        value: Vec<u8>,
+    },
 }
 
 /// What the server answers.
@@ -109,6 +129,7 @@ impl Request {
             }
             Self::Delete { key } => (5, join(key, &[])),
             Self::NumKeys => (6, Vec::new()),
+            Self::Lease { key, value } => (7, join(key, value)),
         }
     }
 
@@ -129,6 +150,7 @@ impl Request {
                 Some(Self::CompareSet { key, expected, desired })
             }
             5 => Some(Self::Delete { key }),
+            7 => Some(Self::Lease { key, value: bounded(rest)? }),
             _ => None,
         }
     }

@@ -191,11 +191,24 @@ impl Shared {
     }
 
     fn serve_requests(&self, mut stream: TcpStream) -> io::Result<()> {
+        let mut leased = Vec::new();
+        let result = self.answer_requests(&mut stream, &mut leased);
+        let mut state = lock(&self.state);
+        leased.iter().for_each(|key| drop(state.map.remove(key)));
+        result
+    }
+
+    /// Answers until the connection ends, and notes the keys that go with it.
+    fn answer_requests(&self, stream: &mut TcpStream, leased: &mut Vec<String>) -> io::Result<()> {
         loop {
-            let (kind, payload) = read_frame(&mut stream)?;
+            let (kind, payload) = read_frame(stream)?;
             let request = Request::decode(kind, &payload).ok_or(io::ErrorKind::InvalidData)?;
+            if let Request::Lease { key, .. } = &request {
+                watch(stream);
+                leased.push(key.clone());
+            }
             let (kind, payload) = self.answer(request).encode();
-            write_frame(&mut stream, kind, &[&payload])?;
+            write_frame(stream, kind, &[&payload])?;
         }
     }
 
@@ -310,7 +323,7 @@ impl State {
             return Answer::Refused(format!("the store is full ({MAX_KEYS} keys)"));
         }
         match request {
-            Request::Set { key, value } => {
+            Request::Set { key, value } | Request::Lease { key, value } => {
                 self.map.insert(key, value);
                 Answer::Value(Vec::new())
             }

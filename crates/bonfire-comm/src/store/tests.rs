@@ -142,3 +142,19 @@ fn a_goodbye_is_no_death() {
     drop(server);
     assert!(start.elapsed() < Duration::from_secs(1));
 }
+
+#[test]
+fn a_leased_key_goes_with_the_connection_that_set_it() {
+    let (server, options) = server();
+    let (holder, other) = (client(&server, &options), client(&server, &options));
+    holder.lease("alive/1", b"here").unwrap();
+    other.set("kept", b"").unwrap();
+    assert_eq!(other.try_get("alive/1").unwrap(), Some(b"here".to_vec()));
+    drop(holder);
+    let limit = soon();
+    while other.try_get("alive/1").unwrap().is_some() {
+        assert!(Instant::now() < limit, "the key stayed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(other.num_keys().unwrap(), 1);
+}

@@ -10,12 +10,13 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use super::cause::Exit;
-use super::command::worker_command;
-use super::error::LaunchError;
-use super::error_files::ErrorFiles;
-use super::output;
-use super::spec::WorkerSpec;
+use crate::cause::Exit;
+use crate::command::{Prepared, prepare};
+use crate::error::LaunchError;
+use crate::error_files::ErrorFiles;
+use crate::output::{self, Copy, LastWords};
+use crate::spec::{Place, WorkerSpec};
+use crate::streams::{Console, Stream};
 
 /// Time that output of ended ranks gets to arrive.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -25,59 +26,98 @@ struct Worker {
     child: Child,
     group: Pid,
     running: bool,
+    last_words: LastWords,
 }
 
 /// The processes of all ranks; dropping them kills and reaps those that still run.
-pub(super) struct Workers {
+pub(crate) struct Workers {
     ranks: Vec<Worker>,
     output: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
     /// Starts every rank; on an error those already started are killed.
-    pub(super) fn start(spec: &WorkerSpec, files: &ErrorFiles) -> Result<Self, LaunchError> {
-        if spec.nproc == 0 {
+    pub(crate) fn start(
+        spec: &WorkerSpec,
+        place: &Place,
+        files: &ErrorFiles,
+    ) -> Result<Self, LaunchError> {
+        if place.nproc == 0 {
             return Err(LaunchError::NoRanks);
         }
         let mut workers = Self { ranks: Vec::new(), output: Vec::new() };
-        for rank in 0..spec.nproc {
-            workers.start_rank(spec, rank, files).map_err(|source| LaunchError::Spawn {
-                rank,
-                program: spec.program.clone(),
-                source,
+        for local_rank in 0..place.nproc {
+            workers.start_rank(spec, place, local_rank, files).map_err(|source| {
+                let (rank, program) = (place.rank(local_rank), spec.program.clone());
+                LaunchError::Spawn { rank, program, source }
             })?;
         }
         Ok(workers)
     }
 
-    fn start_rank(&mut self, spec: &WorkerSpec, rank: usize, files: &ErrorFiles) -> io::Result<()> {
-        let mut child = worker_command(spec, rank, &files.path(rank)).spawn()?;
+    fn start_rank(
+        &mut self,
+        spec: &WorkerSpec,
+        place: &Place,
+        local_rank: usize,
+        files: &ErrorFiles,
+    ) -> io::Result<()> {
+        let Prepared { mut command, out, err } =
+            prepare(spec, place, local_rank, &files.path(local_rank))?;
+        let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let group = i32::try_from(child.id()).map_err(io::Error::other)?;
-        self.ranks.push(Worker { child, group: Pid::from_raw(group), running: true });
-        if let Some(stdout) = stdout {
-            self.output.push(output::forward_to_stderr(rank, spec.labels, stdout)?);
+        let last_words = LastWords::default();
+        self.ranks.push(Worker {
+            child,
+            group: Pid::from_raw(group),
+            running: true,
+            last_words: last_words.clone(),
+        });
+        let streams = &spec.streams;
+        let copy = |stream, log| Copy {
+            rank: place.rank(local_rank),
+            labels: streams.labels,
+            to: match streams.console {
+                Console::EachToItsOwn => stream,
+                Console::FirstHasTheTerminal => Stream::Err,
+            },
+            log,
+            last_words: last_words.clone(),
+        };
+        if let (Some(stdout), Some(log)) = (stdout, out) {
+            self.output.push(copy(Stream::Out, log).start(stdout)?);
         }
-        if let Some(stderr) = stderr {
-            self.output.push(output::forward_to_stderr(rank, spec.labels, stderr)?);
+        if let (Some(stderr), Some(log)) = (stderr, err) {
+            self.output.push(copy(Stream::Err, log).start(stderr)?);
         }
         Ok(())
     }
 
+    /// The end of what a rank has printed to pipes.
+    pub(crate) fn last_words(&self, local_rank: usize) -> String {
+        self.ranks.get(local_rank).map_or_else(String::new, |worker| worker.last_words.text())
+    }
+
+    /// Waits for the output of ranks that have ended.
+    pub(crate) fn drain(&mut self) {
+        output::join(std::mem::take(&mut self.output), DRAIN);
+    }
+
     /// Returns whether any rank still runs.
-    pub(super) fn any_running(&self) -> bool {
+    pub(crate) fn any_running(&self) -> bool {
         self.ranks.iter().any(|worker| worker.running)
     }
 
     /// Sends a signal to the process group of every rank that still runs.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         for worker in self.ranks.iter().filter(|worker| worker.running) {
             worker.signal(signal);
         }
     }
 
     /// Reaps the ranks that have ended since the last call.
-    pub(super) fn reap(&mut self) -> Vec<(usize, Exit)> {
+    pub(crate) fn reap(&mut self) -> Vec<(usize, Exit)> {
         let ranks = self.ranks.iter_mut().enumerate();
         ranks.filter_map(|(rank, worker)| worker.reap().map(|exit| (rank, exit))).collect()
     }
@@ -91,7 +131,7 @@ impl Drop for Workers {
                 tracing::debug!(%error, "cannot reap a worker");
             }
         }
-        output::join(std::mem::take(&mut self.output), DRAIN);
+        self.drain();
     }
 }
 

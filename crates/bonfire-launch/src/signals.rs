@@ -1,7 +1,31 @@
-//! Signals that this process was started to ignore.
+//! Signals that a launcher passes on, and those that it was started to ignore.
+
+use crate::error::LaunchError;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+/// The signals that are passed on to ranks, as they arrive.
+pub(crate) struct Forwarded(Signals);
+
+impl Forwarded {
+    /// Takes them over from the system.
+    pub(crate) fn install() -> Result<Self, LaunchError> {
+        let mut forwarded = vec![SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2];
+        if !is_ignored(SIGHUP) {
+            forwarded.push(SIGHUP);
+        }
+        let signals = Signals::new(forwarded);
+        Ok(Self(signals.map_err(|source| LaunchError::Signals { source })?))
+    }
+
+    /// Those that arrived since this was last asked.
+    pub(crate) fn pending(&mut self) -> Vec<i32> {
+        self.0.pending().collect()
+    }
+}
 
 /// Whether the process ignores a signal now, as after `nohup` (SIGHUP).
-pub(crate) fn is_ignored(number: i32) -> bool {
+pub fn is_ignored(number: i32) -> bool {
     std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|status| ignored_in(&status, number))

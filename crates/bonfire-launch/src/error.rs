@@ -1,5 +1,7 @@
 //! Why workers could not be started.
 
+use bonfire_comm::CommError;
+use nix::sys::signal::Signal;
 use std::io;
 use std::path::PathBuf;
 
@@ -16,6 +18,12 @@ pub enum LaunchError {
         /// What the system said.
         source: io::Error,
     },
+    /// Happens when the system gives no random numbers.
+    #[error("cannot read /dev/urandom: {source}")]
+    Random {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Happens when the folder for the workers' error files could not be made.
     #[error(
         "cannot make the folder {path} for error files: {source}; set TMPDIR to a writable folder"
@@ -25,6 +33,25 @@ pub enum LaunchError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Happens when the store of the run could not be made or reached.
+    #[error("{source}")]
+    Store {
+        /// What went wrong.
+        #[from]
+        source: CommError,
+    },
+    /// Happens when nodes do not fit together, or too few came.
+    #[error("{reason}")]
+    Meeting {
+        /// Why they did not form a run.
+        reason: String,
+    },
+    /// Happens when the user ends the launcher while it waits for other nodes.
+    #[error("stopped by {signal} while waiting for the other nodes")]
+    Interrupted {
+        /// The signal.
+        signal: Signal,
     },
     /// Happens when a worker, or the thread that reads its output, could not be started.
     #[error("rank {rank}: cannot start {program}: {source}")]

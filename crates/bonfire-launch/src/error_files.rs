@@ -6,19 +6,19 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::error::LaunchError;
+use crate::error::LaunchError;
 
 /// More than this of an error file is not shown.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// A private folder with one error file a rank; removed when dropped.
-pub(super) struct ErrorFiles {
+pub(crate) struct ErrorFiles {
     folder: PathBuf,
 }
 
 impl ErrorFiles {
     /// Makes the folder, readable by its owner only.
-    pub(super) fn create(run_id: &str) -> Result<Self, LaunchError> {
+    pub(crate) fn create(run_id: &str) -> Result<Self, LaunchError> {
         // The run identifier may come from the user, so it is no safe part of a path.
         let tag: String =
             run_id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect();
@@ -33,17 +33,17 @@ impl ErrorFiles {
     }
 
     /// Returns the path of a rank's file, which exists only once the rank wrote it.
-    pub(super) fn path(&self, rank: usize) -> PathBuf {
+    pub(crate) fn path(&self, rank: usize) -> PathBuf {
         self.folder.join(format!("rank-{rank}.txt"))
     }
 
     /// Returns when the rank wrote its file, if it did.
-    pub(super) fn written(&self, rank: usize) -> Option<SystemTime> {
+    pub(crate) fn written(&self, rank: usize) -> Option<SystemTime> {
         fs::metadata(self.path(rank)).and_then(|file| file.modified()).ok()
     }
 
     /// Returns what the rank wrote, if it wrote anything.
-    pub(super) fn read(&self, rank: usize) -> Option<String> {
+    pub(crate) fn read(&self, rank: usize) -> Option<String> {
         let text = read_head(&self.path(rank))?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())

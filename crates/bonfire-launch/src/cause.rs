@@ -3,18 +3,23 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 
-use super::error_files::ErrorFiles;
+use crate::error_files::ErrorFiles;
+use crate::hints::Clues;
+use serde::{Deserialize, Serialize};
+
+/// Exit code of a rank that saved its state and asks to be started again.
+pub(crate) const REQUEUE: i32 = 75;
 
 /// Failures this close together count as one event: the ranks that lose a peer fail right after
 /// it, and may even be seen first.
 const SAME_EVENT: Duration = Duration::from_millis(500);
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// It exited with this code.
     Code(i32),
@@ -23,7 +28,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    pub(super) fn of(status: ExitStatus) -> Self {
+    pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
             (None, Some(signal)) => Self::Signal(signal),
@@ -55,27 +60,47 @@ impl fmt::Display for Exit {
 
 /// A rank that did not end as it should, and when that was seen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure {
-    pub(super) rank: usize,
-    pub(super) exit: Exit,
-    pub(super) at: Instant,
+pub(crate) struct Failure {
+    pub(crate) rank: usize,
+    pub(crate) local_rank: usize,
+    pub(crate) exit: Exit,
+    pub(crate) at: Instant,
 }
 
 /// How all ranks ended.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
+pub(crate) struct Ended {
     /// Ranks that failed before the launcher itself ended the others, in the order of time.
-    pub(super) failures: Vec<Failure>,
+    pub(crate) failures: Vec<Failure>,
     /// How the ranks ended that finished or obeyed a signal.
-    pub(super) stops: Vec<Exit>,
+    pub(crate) stops: Vec<Exit>,
     /// Forwarded signals that ask ranks to stop, in the order of time.
-    pub(super) stopped_by: Vec<Signal>,
+    pub(crate) stopped_by: Vec<Signal>,
     /// Whether a second SIGINT killed the ranks.
-    pub(super) killed_by_user: bool,
+    pub(crate) killed_by_user: bool,
+}
+
+impl Ended {
+    /// The exit code of ranks that stopped orderly and have not finished.
+    pub(crate) fn stop(&self) -> Option<i32> {
+        self.stops.iter().map(|exit| exit.code()).find(|&code| code != 0)
+    }
+
+    /// The rank of this node that most likely made the others fail.
+    pub(crate) fn cause(&self, files: &ErrorFiles, clues: &Clues) -> Option<RankFailure> {
+        let cause = root_cause(&self.failures, |rank| files.written(rank))?;
+        let seen = SystemTime::now() - cause.at.elapsed();
+        let at = files.written(cause.local_rank).unwrap_or(seen);
+        let message = files.read(cause.local_rank);
+        let hint = clues.hint(cause.exit, cause.local_rank, message.as_deref());
+        let last_line = clues.last_line(cause.local_rank);
+        let at_ms = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        Some(RankFailure { rank: cause.rank, exit: cause.exit, message, last_line, hint, at_ms })
+    }
 }
 
 /// The rank whose failure ended a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankFailure {
     /// The rank.
@@ -84,14 +109,21 @@ pub struct RankFailure {
     pub exit: Exit,
     /// What it left in its error file, if anything.
     pub message: Option<String>,
+    /// The last line that it has printed to a pipe of the launcher's.
+    pub last_line: Option<String>,
+    /// What to do, where the cause is a common one.
+    pub hint: Option<String>,
+    /// When it failed, in milliseconds since 1970 by the clock of its machine.
+    pub at_ms: u64,
 }
 
 impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} {}", self.rank, self.exit)?;
-        match &self.message {
-            Some(message) => write!(f, ": {message}"),
-            None => Ok(()),
+        match (&self.message, &self.last_line) {
+            (Some(message), _) => write!(f, ": {message}"),
+            (None, Some(line)) => write!(f, ", after it had said: {line}"),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -111,26 +143,34 @@ pub struct LaunchOutcome {
 }
 
 impl LaunchOutcome {
-    pub(super) fn new(ended: Ended, nproc: usize, files: &ErrorFiles) -> Self {
-        let failure = root_cause(&ended.failures, |rank| files.written(rank)).map(|cause| {
-            RankFailure { rank: cause.rank, exit: cause.exit, message: files.read(cause.rank) }
-        });
-        let stop = ended.stops.iter().map(|exit| exit.code()).find(|&code| code != 0);
-        let (exit_code, summary) = match (&failure, stop) {
-            _ if ended.killed_by_user => {
-                (130, "all ranks were killed after a second SIGINT".to_owned())
-            }
-            (Some(failure), _) => (failure.exit.code(), failure.to_string()),
-            (None, Some(code)) => (code, stop_summary(&ended.stopped_by, code)),
-            (None, None) => (0, format!("all {nproc} ranks finished")),
-        };
-        Self { exit_code, summary, failure }
+    pub(crate) fn finished(ranks: usize) -> Self {
+        Self { exit_code: 0, summary: format!("all {ranks} ranks finished"), failure: None }
+    }
+
+    pub(crate) fn failed(failure: RankFailure) -> Self {
+        let (exit_code, summary) = (failure.exit.code(), failure.to_string());
+        Self { exit_code, summary, failure: Some(failure) }
+    }
+
+    pub(crate) fn stopped(stopped_by: Option<Signal>, exit_code: i32) -> Self {
+        Self { exit_code, summary: stop_summary(stopped_by, exit_code), failure: None }
+    }
+
+    pub(crate) fn killed_by_user() -> Self {
+        let summary = "all ranks were killed after a second SIGINT".to_owned();
+        Self { exit_code: 130, summary, failure: None }
+    }
+
+    /// An end that no rank of the run is known to have caused.
+    pub(crate) fn lost(summary: String) -> Self {
+        Self { exit_code: 1, summary, failure: None }
     }
 }
 
-fn stop_summary(stopped_by: &[Signal], code: i32) -> String {
-    match stopped_by.first() {
+fn stop_summary(stopped_by: Option<Signal>, code: i32) -> String {
+    match stopped_by {
         Some(signal) => format!("all ranks stopped after {signal} (exit code {code})"),
+        None if code != REQUEUE => format!("all ranks stopped (exit code {code})"),
         None => format!("all ranks stopped and ask to be started again (exit code {code})"),
     }
 }
@@ -147,23 +187,36 @@ fn root_cause(
     if let Some(killed) = killed.min_by_key(|failure| failure.at) {
         return Some(killed);
     }
-    if written(first.rank).is_none() {
+    if written(first.local_rank).is_none() {
         return Some(first);
     }
-    event().filter(|failure| written(failure.rank).is_some()).min_by_key(|f| written(f.rank))
+    let told = event().filter(|failure| written(failure.local_rank).is_some());
+    told.min_by_key(|failure| written(failure.local_rank))
+}
+
+/// Picks by the same rule among the causes that the nodes have found.
+pub(crate) fn root_cause_of_nodes(causes: Vec<RankFailure>) -> Option<RankFailure> {
+    let first = causes.iter().map(|cause| cause.at_ms).min()?;
+    let limit = first.saturating_add(SAME_EVENT.as_millis() as u64);
+    let was_killed = |cause: &RankFailure| matches!(cause.exit, Exit::Signal(_));
+    let killed_first = |cause: &RankFailure| !(was_killed(cause) && cause.at_ms <= limit);
+    causes.into_iter().min_by_key(|cause| (killed_first(cause), cause.at_ms))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant, UNIX_EPOCH};
 
-    use super::{Exit, Failure, root_cause};
+    use super::{Exit, Failure, RankFailure, root_cause, root_cause_of_nodes};
 
     fn cause(failures: &[(usize, Exit, u64)]) -> Option<usize> {
         let start = Instant::now();
         let failures: Vec<Failure> = failures
             .iter()
-            .map(|&(rank, exit, ms)| Failure { rank, exit, at: start + Duration::from_millis(ms) })
+            .map(|&(rank, exit, ms)| {
+                let at = start + Duration::from_millis(ms);
+                Failure { rank, local_rank: rank, exit, at }
+            })
             .collect();
         root_cause(&failures, |_| None).map(|failure| failure.rank)
     }
@@ -171,7 +224,8 @@ mod tests {
     #[test]
     fn of_errors_at_nearly_the_same_time_the_first_written_is_the_cause() {
         let at = Instant::now();
-        let failures = [0, 1].map(|rank| Failure { rank, exit: Exit::Code(1), at });
+        let failures =
+            [0, 1].map(|rank| Failure { rank, local_rank: rank, exit: Exit::Code(1), at });
         let cause = |written: [Option<u64>; 2]| {
             let written = |rank: usize| written[rank].map(|s| UNIX_EPOCH + Duration::from_secs(s));
             root_cause(&failures, written).map(|failure| failure.rank)
@@ -190,6 +244,26 @@ mod tests {
         assert_eq!(cause(&[(0, error, 0), (1, killed, 400)]), Some(1));
         assert_eq!(cause(&[(0, error, 0), (1, killed, 600)]), Some(0));
         assert_eq!(cause(&[(0, error, 0), (1, killed, 30), (2, killed, 20)]), Some(2));
+    }
+
+    #[test]
+    fn over_nodes_a_killed_rank_goes_before_errors_at_nearly_the_same_time() {
+        let cause = |causes: &[(usize, Exit, u64)]| {
+            let failure = |&(rank, exit, at_ms): &(usize, Exit, u64)| RankFailure {
+                rank,
+                exit,
+                message: None,
+                last_line: None,
+                hint: None,
+                at_ms,
+            };
+            root_cause_of_nodes(causes.iter().map(failure).collect()).map(|cause| cause.rank)
+        };
+        let (error, killed) = (Exit::Code(1), Exit::Signal(9));
+        assert_eq!(cause(&[]), None);
+        assert_eq!(cause(&[(0, error, 10), (4, killed, 200)]), Some(4));
+        assert_eq!(cause(&[(0, error, 10), (4, killed, 900)]), Some(0));
+        assert_eq!(cause(&[(3, error, 20), (4, error, 10)]), Some(4));
     }
 
     #[test]

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::error_files::ErrorFiles;
-use super::worker::Workers;
-use super::{Exit, LaunchError, LaunchOutcome, WorkerSpec, launch, run_workers};
+use crate::launch::launch_with as launch_here;
+use crate::{Exit, Labels, Launch, LaunchError, LaunchOutcome, WorkerSpec, launch};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -25,23 +24,30 @@ fn unique_run_id() -> String {
     format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn spec(nproc: usize, script: &str) -> WorkerSpec {
-    let mut spec = WorkerSpec::new("/bin/sh", nproc, 29500);
+/// Marks the processes of a test.
+const MARK: &str = "LAUNCH_TEST_MARK";
+
+fn spec(nproc: usize, script: &str) -> Launch {
+    let mut spec = WorkerSpec::new("/bin/sh");
     spec.args = vec!["-c".into(), script.into()];
-    spec.run_id = unique_run_id();
+    spec.env = vec![(MARK.into(), unique_run_id())];
     spec.peer_pause = Duration::from_millis(300);
-    spec.grace = Duration::from_millis(300);
-    spec
+    spec.shutdown_timeout = Duration::from_millis(300);
+    Launch::new(spec, nproc)
+}
+
+fn mark(launch: &Launch) -> String {
+    launch.spec.env[0].1.clone()
 }
 
 /// Launches under a deadline, with the signals that `signals` makes up.
 fn launch_with(
-    spec: WorkerSpec,
+    spec: Launch,
     mut signals: impl FnMut() -> Vec<i32> + Send + 'static,
 ) -> Result<LaunchOutcome, LaunchError> {
     let (sender, receiver) = mpsc::channel();
-    let run_id = spec.run_id.clone();
-    std::thread::spawn(move || sender.send(launch(&spec, &mut signals)));
+    let run_id = mark(&spec);
+    std::thread::spawn(move || sender.send(launch_here(&spec, &mut signals)));
     let outcome = receiver.recv_timeout(DEADLINE).expect("the launcher did not return in time");
     assert_none_left(&run_id);
     outcome
@@ -74,7 +80,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Lists the processes whose environment says that they belong to the run.
 fn members(run_id: &str) -> Vec<String> {
-    let mark = format!("BONFIRE_RUN_ID={run_id}");
+    let mark = format!("{MARK}={run_id}");
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let belongs = |path: &Path| {
         let environment = fs::read(path.join("environ")).unwrap_or_default();
@@ -99,27 +105,74 @@ fn assert_none_left(run_id: &str) {
 #[test]
 fn all_ranks_finish_and_know_who_they_are() {
     let folder = tempfile::tempdir().unwrap();
-    let names = "$RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR \
-                 $MASTER_PORT $BONFIRE_RUN_ID $BONFIRE_RESTART_COUNT $BONFIRE_TOKEN \
-                 $BONFIRE_LAUNCH_TIME_NS $RAYON_NUM_THREADS $EXTRA";
-    let mut spec =
-        spec(3, &format!("echo {names} > $OUT/$RANK; test -d ${{BONFIRE_ERROR_FILE%/*}}"));
+    let names = "$RANK $LOCAL_RANK $GROUP_RANK $GROUP_WORLD_SIZE $WORLD_SIZE $LOCAL_WORLD_SIZE \
+                 $MASTER_ADDR $BONFIRE_STORE_HOSTED $BONFIRE_RESTART_COUNT $BONFIRE_MAX_RESTARTS \
+                 $BONFIRE_LAUNCH_TIME_NS $RAYON_NUM_THREADS $OMP_NUM_THREADS $EXTRA ${#BONFIRE_TOKEN} \
+                 ${#BONFIRE_RUN_ID}";
+    let script = format!(
+        "echo {names} > $OUT/$RANK; test -d ${{BONFIRE_ERROR_FILE%/*}} && \
+         test $MASTER_PORT = $BONFIRE_STORE_PORT"
+    );
+    let mut launch = spec(3, &script);
     let out = folder.path().to_string_lossy().into_owned();
-    spec.env =
-        vec![("OUT".into(), out), ("EXTRA".into(), "more".into()), ("RANK".into(), "9".into())];
-    spec.token = "secret".into();
-    spec.launch_time_ns = 17;
-    spec.threads_per_rank = Some(2);
-    assert!(!format!("{spec:?}").contains("secret"));
-    let run_id = spec.run_id.clone();
-    let outcome = launch_with(spec, Vec::new).unwrap();
+    let more = [("OUT", out.as_str()), ("EXTRA", "more"), ("RANK", "9")];
+    launch.spec.env.extend(more.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    launch.spec.launch_time_ns = 17;
+    launch.spec.threads_per_rank = Some(2);
+    launch.max_restarts = 4;
+    assert!(!format!("{launch:?}").contains("more"), "variables may be secret");
+    let outcome = launch_with(launch, Vec::new).unwrap();
     assert_eq!((outcome.exit_code, outcome.failure), (0, None));
     assert_eq!(outcome.summary, "all 3 ranks finished");
     for rank in 0..3 {
         let written = fs::read_to_string(folder.path().join(rank.to_string())).unwrap();
-        let expected = format!("{rank} {rank} 0 3 3 127.0.0.1 29500 {run_id} 0 secret 17 2 more\n");
+        let expected = format!("{rank} {rank} 0 1 3 3 127.0.0.1 1 0 4 17 2 2 more 32 16\n");
         assert_eq!(written, expected);
     }
+}
+
+#[test]
+fn failed_ranks_are_started_again_while_restarts_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {}; echo $BONFIRE_RESTART_COUNT >> seen-$RANK; [ $RANK = 0 ] && sleep 30; \
+         [ $BONFIRE_RESTART_COUNT = 2 ] || exit 7",
+        folder.path().display()
+    );
+    let mut launch = spec(2, &script.replace("sleep 30", "exec sleep 0.1"));
+    (launch.max_restarts, launch.backoff) = (2, Duration::from_millis(10));
+    assert_eq!(launch_with(launch, Vec::new).unwrap().exit_code, 0);
+    let seen = |rank| fs::read_to_string(folder.path().join(format!("seen-{rank}"))).unwrap();
+    assert_eq!((seen(0).as_str(), seen(1).as_str()), ("0\n1\n2\n", "0\n1\n2\n"));
+    let mut launch = spec(2, &script);
+    (launch.max_restarts, launch.backoff) = (1, Duration::from_millis(10));
+    let outcome = launch_with(launch, Vec::new).unwrap();
+    assert_eq!(outcome.summary, "rank 1 exited with code 7");
+}
+
+#[test]
+fn a_rank_that_stops_by_itself_is_waited_for_like_the_others() {
+    let outcome = run(2, "[ $RANK = 1 ] && exit 143; sleep 1; exit 143");
+    assert_eq!((outcome.exit_code, outcome.failure), (143, None));
+}
+
+#[test]
+fn output_is_labelled_kept_and_filtered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launch = spec(3, "echo out $RANK; echo err $RANK >&2");
+    launch.spec.streams.logs = Some(folder.path().to_owned());
+    launch.spec.streams.redirects = "0:1,1:3".parse().unwrap();
+    launch.spec.streams.tee = "1:1".parse().unwrap();
+    launch.spec.streams.labels = Labels::Words;
+    assert_eq!(launch_with(launch, Vec::new).unwrap().exit_code, 0);
+    let kept = |rank: usize, stream: &str| {
+        fs::read_to_string(folder.path().join(format!("attempt_0/{rank}/{stream}.log"))).ok()
+    };
+    assert_eq!(kept(0, "stdout").as_deref(), Some("out 0\n"));
+    assert_eq!(kept(0, "stderr"), None);
+    assert_eq!(kept(1, "stdout").as_deref(), Some("out 1\n"));
+    assert_eq!(kept(1, "stderr").as_deref(), Some("err 1\n"));
+    assert_eq!(kept(2, "stdout"), None);
 }
 
 #[test]
@@ -133,7 +186,7 @@ fn one_failure_ends_the_run_with_its_exit_code() {
 #[test]
 fn a_killed_rank_is_the_cause_even_if_a_peer_is_seen_to_fail_first() {
     let mut spec = spec(3, "[ $RANK = 1 ] && kill -9 $$; exit 1");
-    spec.peer_pause = Duration::from_secs(10);
+    spec.spec.peer_pause = Duration::from_secs(10);
     let outcome = launch_with(spec, Vec::new).unwrap();
     assert_eq!(outcome.exit_code, 137);
     assert_eq!(outcome.summary, "rank 1 was killed by signal 9 (SIGKILL)");
@@ -154,7 +207,7 @@ fn peers_may_report_before_they_are_terminated() {
         folder.path().display()
     );
     let mut spec = spec(2, &script);
-    spec.peer_pause = Duration::from_secs(10);
+    spec.spec.peer_pause = Duration::from_secs(10);
     let start = Instant::now();
     assert_eq!(launch_with(spec, Vec::new).unwrap().exit_code, 5);
     assert!(folder.path().join("told").exists() && !folder.path().join("terminated").exists());
@@ -172,16 +225,6 @@ fn ranks_that_ignore_sigterm_are_killed_after_the_grace_time() {
     let start = Instant::now();
     assert_eq!(run(2, &script).exit_code, 4);
     assert!(start.elapsed() >= Duration::from_millis(600), "pause and grace time");
-}
-
-#[test]
-fn workers_that_are_dropped_are_killed() {
-    let spec = spec(2, "sleep 1000 & sleep 1000");
-    let files = ErrorFiles::create(&spec.run_id).unwrap();
-    let workers = Workers::start(&spec, &files).unwrap();
-    until("both ranks run", || members(&spec.run_id).len() >= 2);
-    drop(workers);
-    assert_none_left(&spec.run_id);
 }
 
 #[test]
@@ -241,7 +284,7 @@ fn ranks_that_ask_to_be_requeued_do_not_fail() {
 #[test]
 fn a_program_that_cannot_be_started_is_an_error() {
     let mut missing = spec(2, "");
-    missing.program = "/no/such/program".into();
+    missing.spec.program = "/no/such/program".into();
     let error = launch_with(missing, Vec::new).unwrap_err().to_string();
     assert!(error.starts_with("rank 0: cannot start /no/such/program: No such file"), "{error}");
     assert!(matches!(launch_with(spec(0, ""), Vec::new), Err(LaunchError::NoRanks)));
@@ -252,8 +295,8 @@ fn a_program_that_cannot_be_started_is_an_error() {
 fn as_launcher() {
     let (Ok(script), Ok(run_id)) = (std::env::var(SCRIPT), std::env::var(RUN_ID)) else { return };
     let mut spec = spec(2, &script);
-    spec.run_id = run_id;
-    std::process::exit(run_workers(spec).unwrap().exit_code);
+    spec.spec.env[0].1 = run_id;
+    std::process::exit(launch(&spec).unwrap().exit_code);
 }
 
 /// A launcher in a process of its own, killed when dropped, with a folder for what it leaves.
@@ -326,12 +369,12 @@ fn ranks_die_with_a_killed_launcher() {
 }
 
 #[test]
-fn output_of_ranks_above_0_is_prefixed() {
+fn output_of_ranks_is_prefixed() {
     let run_id = unique_run_id();
     let mut launcher = Launcher::start("echo out $RANK; echo err $RANK >&2", &run_id);
     assert_eq!(launcher.wait().code(), Some(0));
     let errors = launcher.errors();
-    let mut lines: Vec<&str> = errors.lines().filter(|line| line.contains(['0', '1'])).collect();
+    let mut lines: Vec<&str> = errors.lines().filter(|line| line.contains("err")).collect();
     lines.sort_unstable();
-    assert_eq!(lines, ["[rank 1] err 1", "[rank 1] out 1", "err 0"]);
+    assert_eq!(lines, ["[rank 0] err 0", "[rank 1] err 1"]);
 }

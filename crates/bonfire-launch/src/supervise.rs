@@ -1,7 +1,7 @@
 //! Watches the workers until all have ended.
 //!
 //! ```text
-//! Running --a rank fails--> Pausing --peer_pause--> Terminating --grace--> Killed
+//! Running --a rank fails--> Pausing --peer_pause--> Terminating --shutdown_timeout--> Killed
 //!    \____________________________second SIGINT___________________________/
 //! ```
 //!
@@ -12,15 +12,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::cause::{Ended, Exit, Failure};
-use super::spec::WorkerSpec;
-use super::worker::Workers;
+use crate::cause::{Ended, Exit, Failure, REQUEUE};
+use crate::spec::WorkerSpec;
+use crate::worker::Workers;
 
 /// Time between two looks at the workers: a failure is dated no better than this.
 const POLL: Duration = Duration::from_millis(20);
-
-/// Exit code of a rank that saved its state and asks to be started again.
-const REQUEUE: i32 = 75;
 
 /// How far the end of the run has come.
 #[derive(Clone, Copy, PartialEq)]
@@ -32,27 +29,49 @@ enum Phase {
 }
 
 struct Supervisor<'a> {
-    workers: Workers,
+    workers: &'a mut Workers,
     spec: &'a WorkerSpec,
+    first_rank: usize,
     phase: Phase,
     ended: Ended,
 }
 
+/// What the launcher hears while it watches.
+pub(crate) trait Outside {
+    /// Signals that arrived since this was last asked.
+    fn signals(&mut self) -> Vec<i32>;
+
+    /// Whether the other nodes have ended the attempt; called every monitor interval.
+    fn is_over(&mut self) -> bool;
+
+    /// Hears of the first failure on this node.
+    fn failed(&mut self);
+}
+
 /// Watches the workers until all have ended, and returns how they did.
-pub(super) fn supervise(
-    workers: Workers,
+pub(crate) fn supervise(
+    workers: &mut Workers,
     spec: &WorkerSpec,
-    signals: &mut dyn FnMut() -> Vec<i32>,
+    first_rank: usize,
+    outside: &mut dyn Outside,
 ) -> Ended {
-    let mut supervisor =
-        Supervisor { workers, spec, phase: Phase::Running, ended: Ended::default() };
+    let phase = Phase::Running;
+    let mut supervisor = Supervisor { workers, spec, first_rank, phase, ended: Ended::default() };
     loop {
-        for signal in signals() {
+        for signal in outside.signals() {
             supervisor.forward(signal);
         }
+        let failures = supervisor.ended.failures.len();
         supervisor.reap();
+        if failures == 0 && !supervisor.ended.failures.is_empty() {
+            outside.failed();
+        }
         if !supervisor.workers.any_running() {
             return supervisor.ended;
+        }
+        if supervisor.phase == Phase::Running && outside.is_over() {
+            // The ranks here may be about to say what they have seen of it.
+            supervisor.phase = Phase::Pausing { until: Instant::now() + spec.peer_pause };
         }
         supervisor.advance(Instant::now());
         std::thread::sleep(POLL);
@@ -79,14 +98,14 @@ impl Supervisor<'_> {
 
     /// Notes the ranks that have ended.
     fn reap(&mut self) {
-        for (rank, exit) in self.workers.reap() {
-            let at = Instant::now();
+        for (local_rank, exit) in self.workers.reap() {
+            let (rank, at) = (self.first_rank + local_rank, Instant::now());
             if self.is_orderly(exit) {
                 tracing::debug!(rank, "{exit}");
                 self.ended.stops.push(exit);
             } else if matches!(self.phase, Phase::Running | Phase::Pausing { .. }) {
                 tracing::debug!(rank, "failed: {exit}");
-                self.ended.failures.push(Failure { rank, exit, at });
+                self.ended.failures.push(Failure { rank, local_rank, exit, at });
                 if self.phase == Phase::Running {
                     self.phase = Phase::Pausing { until: at + self.spec.peer_pause };
                 }
@@ -101,7 +120,7 @@ impl Supervisor<'_> {
                 self.workers.signal(Signal::SIGTERM);
                 // A stopped process would not see it.
                 self.workers.signal(Signal::SIGCONT);
-                self.phase = Phase::Terminating { until: now + self.spec.grace };
+                self.phase = Phase::Terminating { until: now + self.spec.shutdown_timeout };
             }
             Phase::Terminating { until } if now >= until => self.kill(),
             _ => {}
@@ -113,12 +132,17 @@ impl Supervisor<'_> {
         self.phase = Phase::Killed;
     }
 
-    /// Whether a rank ended as it should: it finished, asks to be requeued, or obeyed a signal.
+    /// Whether a rank ended as it should: it finished, asks to be requeued, or obeyed a signal. One
+    /// that exits with the code of a signal has saved and left, whoever has sent it the signal: the
+    /// others follow it, so it is waited for them.
     fn is_orderly(&self, exit: Exit) -> bool {
+        const STOPS: [Signal; 4] =
+            [Signal::SIGHUP, Signal::SIGINT, Signal::SIGUSR1, Signal::SIGTERM];
         let obeyed = |code| self.ended.stopped_by.iter().any(|&s| code == 128 + s as i32);
         match exit {
             Exit::Code(0 | REQUEUE) => true,
-            Exit::Code(_) | Exit::Signal(_) => obeyed(exit.code()),
+            Exit::Code(code) => obeyed(code) || STOPS.iter().any(|&s| code == 128 + s as i32),
+            Exit::Signal(_) => obeyed(exit.code()),
         }
     }
 }

@@ -1,0 +1,214 @@
+//! One attempt: all ranks of this node, from their start to their end.
+
+use crate::cause::{Ended, LaunchOutcome, RankFailure, root_cause_of_nodes};
+use crate::error::LaunchError;
+use crate::error_files::ErrorFiles;
+use crate::hints::Clues;
+use crate::launch::{Launch, stop_in};
+use crate::meeting::{Card, Member, Over};
+use crate::spec::Place;
+use crate::supervise::{Outside, supervise};
+use crate::worker::Workers;
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// Signals that arrived since they were last asked for.
+pub(crate) type Signalled<'a> = &'a mut dyn FnMut() -> Vec<i32>;
+
+/// How an attempt has ended, for all nodes alike.
+pub(crate) enum End {
+    Finished,
+    /// The ranks were asked to stop.
+    Stopped(LaunchOutcome),
+    Failed(RankFailure),
+    /// A node is gone; which, in words.
+    Lost(String),
+    /// A node has come for which there is room.
+    Grows,
+}
+
+pub(crate) struct Attempt<'a> {
+    pub(crate) launch: &'a Launch,
+    pub(crate) place: Place,
+    /// The nodes that take part.
+    pub(crate) cards: Vec<Card>,
+    pub(crate) member: Option<&'a Member>,
+}
+
+impl Attempt<'_> {
+    /// Starts the ranks and waits for them, and for those of the other nodes.
+    pub(crate) fn run(&self, signals: Signalled<'_>) -> Result<End, LaunchError> {
+        let (spec, place) = (&self.launch.spec, &self.place);
+        let files = ErrorFiles::create(&place.run_id)?;
+        let mut clues = Clues::new();
+        let mut workers = match Workers::start(spec, place, &files) {
+            Ok(workers) => workers,
+            Err(error) => {
+                if let Some(member) = self.member {
+                    // The others would wait for ranks that never come.
+                    drop(member.end(place.attempt, &Over::Failed));
+                }
+                return Err(error);
+            }
+        };
+        let mut outside =
+            Nodes { attempt: self, signals, asked: Instant::now(), over: None, relayed: None };
+        let ended = supervise(&mut workers, spec, place.first_rank, &mut outside);
+        let over = outside.over.take();
+        workers.drain();
+        clues.last_words = (0..place.nproc).map(|rank| workers.last_words(rank)).collect();
+        let cause = ended.cause(&files, &clues);
+        match self.member {
+            None => Ok(self.end_alone(&ended, cause)),
+            Some(member) => self.end_among(member, &ended, cause, over, signals),
+        }
+    }
+
+    fn end_alone(&self, ended: &Ended, cause: Option<RankFailure>) -> End {
+        match (cause, ended.stop()) {
+            _ if ended.killed_by_user => End::Stopped(LaunchOutcome::killed_by_user()),
+            (Some(failure), _) => End::Failed(failure),
+            (None, Some(code)) => {
+                End::Stopped(LaunchOutcome::stopped(ended.stopped_by.first().copied(), code))
+            }
+            (None, None) => End::Finished,
+        }
+    }
+
+    /// Finds out with the other nodes how the attempt has ended.
+    fn end_among(
+        &self,
+        member: &Member,
+        ended: &Ended,
+        cause: Option<RankFailure>,
+        over: Option<Result<Over, String>>,
+        signals: Signalled<'_>,
+    ) -> Result<End, LaunchError> {
+        let attempt = self.place.attempt;
+        if ended.killed_by_user {
+            let over = Over::Stopped { signal: Some(Signal::SIGINT as i32), code: 130 };
+            drop(member.end(attempt, &over));
+            return Ok(End::Stopped(LaunchOutcome::killed_by_user()));
+        }
+        let own = match (&cause, ended.stop()) {
+            (Some(_), _) => Some(Over::Failed),
+            (None, Some(code)) => {
+                let signal = ended.stopped_by.first().map(|signal| *signal as i32);
+                Some(Over::Stopped { signal, code })
+            }
+            (None, None) => None,
+        };
+        let over = match (over, own) {
+            (Some(Ok(over)), _) => over,
+            (Some(Err(lost)), _) => return Ok(End::Lost(lost)),
+            (None, Some(own)) => member.end(attempt, &own)?,
+            (None, None) => match self.await_others(member, signals)? {
+                Ok(over) => over,
+                Err(lost) => return Ok(End::Lost(lost)),
+            },
+        };
+        match over {
+            Over::Finished => Ok(End::Finished),
+            Over::Grows => Ok(End::Grows),
+            Over::Stopped { signal, code } => {
+                let signal = signal.and_then(|number| Signal::try_from(number).ok());
+                Ok(End::Stopped(LaunchOutcome::stopped(signal, code)))
+            }
+            Over::Failed => {
+                let spec = &self.launch.spec;
+                let wait = spec.peer_pause + spec.shutdown_timeout;
+                let (causes, lost) = member.exchange_causes(attempt, &self.cards, cause, wait)?;
+                match (lost, root_cause_of_nodes(causes)) {
+                    // Its ranks are gone with it, which made the others fail.
+                    (Some(node), _) => Ok(End::Lost(node_lost(node, &self.cards[node].machine))),
+                    (None, Some(failure)) => Ok(End::Failed(failure)),
+                    (None, None) => Ok(End::Lost("a node could not start its ranks".to_owned())),
+                }
+            }
+            Over::Lost { node, machine } => Ok(End::Lost(node_lost(node, &machine))),
+        }
+    }
+
+    /// Waits until the ranks of all nodes have ended, once those of this node have finished.
+    fn await_others(
+        &self,
+        member: &Member,
+        signals: Signalled<'_>,
+    ) -> Result<Result<Over, String>, LaunchError> {
+        let attempt = self.place.attempt;
+        member.done(attempt)?;
+        loop {
+            match member.over(attempt) {
+                Ok(Some(over)) => return Ok(Ok(over)),
+                Ok(None) => {}
+                Err(error) => return Ok(Err(host_lost(&error))),
+            }
+            if let Some(signal) = stop_in(&signals()) {
+                let code = 128 + signal as i32;
+                let over = Over::Stopped { signal: Some(signal as i32), code };
+                return Ok(Ok(member.end(attempt, &over)?));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn node_lost(node: usize, machine: &str) -> String {
+    format!(
+        "node {node} ({machine}) is gone: its launcher has ended, or its machine does not answer"
+    )
+}
+
+fn host_lost(error: &bonfire_comm::CommError) -> String {
+    format!("the node that hosts the rendezvous is gone ({error})")
+}
+
+/// What a supervisor hears of the other nodes.
+struct Nodes<'a, 'b> {
+    attempt: &'a Attempt<'a>,
+    signals: &'b mut dyn FnMut() -> Vec<i32>,
+    asked: Instant,
+    /// Why the attempt is over, or that the host is lost.
+    over: Option<Result<Over, String>>,
+    /// A signal that made the ranks of another node stop, and whether those of this one have it.
+    relayed: Option<(i32, bool)>,
+}
+
+impl Outside for Nodes<'_, '_> {
+    fn signals(&mut self) -> Vec<i32> {
+        let mut signals = (self.signals)();
+        if let Some((signal, given @ false)) = &mut self.relayed {
+            signals.push(*signal);
+            *given = true;
+        }
+        signals
+    }
+
+    fn is_over(&mut self) -> bool {
+        let Attempt { launch, place, member, .. } = self.attempt;
+        let Some(member) = member else { return false };
+        if self.over.is_none() && self.asked.elapsed() >= launch.monitor_interval {
+            self.asked = Instant::now();
+            self.over = match member.over(place.attempt) {
+                Ok(None) => None,
+                // Ranks agree on a stop themselves; those that do not talk to each other are told.
+                Ok(Some(Over::Stopped { signal, .. })) => {
+                    let signal = signal.unwrap_or(Signal::SIGTERM as i32);
+                    self.relayed.get_or_insert((signal, false));
+                    None
+                }
+                Ok(Some(over)) => Some(Ok(over)),
+                Err(error) => Some(Err(host_lost(&error))),
+            };
+        }
+        self.over.is_some()
+    }
+
+    fn failed(&mut self) {
+        if let Some(member) = self.attempt.member
+            && let Ok(over) = member.end(self.attempt.place.attempt, &Over::Failed)
+        {
+            self.over = Some(Ok(over));
+        }
+    }
+}
