@@ -133,6 +133,11 @@ impl LaunchOptions {
         })
     }
 
+    /// Whether even a single rank needs somebody who watches it.
+    pub(crate) fn asks_for_a_launcher(&self) -> bool {
+        self.is_among_nodes() || self.max_restarts > 0 || self.log_dir.is_some() || self.pin_cores
+    }
+
     /// Whether the run may have other nodes.
     pub(crate) fn is_among_nodes(&self) -> bool {
         !self.standalone

@@ -7,7 +7,7 @@ use crate::process::{COMMAND, command_line, launch_time};
 use crate::voice::{LogFormat, complain, environment, say, voice};
 use bonfire_comm::{ProcessGroup, local};
 use bonfire_launch::{
-    Console, Exit, Labels, Launch, LaunchOutcome, Meet, Streams, WorkerSpec, launch,
+    Console, Exit, Labels, Launch, LaunchError, LaunchOutcome, Meet, Streams, WorkerSpec, launch,
 };
 use std::ffi::OsString;
 
@@ -106,11 +106,14 @@ fn describe(
 
 /// Where this node meets the others, if there may be any.
 fn meet(options: &LaunchOptions, insecure: bool) -> Result<Option<Meet>, CliError> {
+    let wrong =
+        |option: &str, problem: String| Err(CliError::Option { option: option.into(), problem });
+    if options.standalone && options.nnodes.max > 1 {
+        return wrong("--standalone", "it is for one node; leave it out, or --nnodes".into());
+    }
     if !options.is_among_nodes() {
         return Ok(None);
     }
-    let wrong =
-        |option: &str, problem: String| Err(CliError::Option { option: option.into(), problem });
     let by_arrival = options.rdzv_backend.as_deref() == Some("c10d");
     let (host, port, node_rank) = match &options.rdzv_endpoint {
         Some(_) if options.rdzv_backend.as_deref() == Some("static") => {
@@ -142,7 +145,7 @@ fn meet(options: &LaunchOptions, insecure: bool) -> Result<Option<Meet>, CliErro
         port,
         run_id: options.rdzv_id.clone(),
         token,
-        insecure: insecure || options.nnodes.max == 1,
+        insecure,
         join_timeout: options.rdzv_conf.join,
         last_call: options.rdzv_conf.last_call,
     }))
@@ -166,7 +169,13 @@ fn split_endpoint(text: &str) -> Result<(String, Option<u16>), String> {
 }
 
 fn run(launch_plan: &Launch) -> Result<Outcome, CliError> {
-    let outcome = launch(launch_plan)?;
+    let outcome = match launch(launch_plan) {
+        Err(LaunchError::Interrupted { signal }) => {
+            complain(format_args!("stopped by {signal} while waiting for the other nodes"));
+            return Ok(Outcome::Workers(128 + signal as i32));
+        }
+        outcome => outcome?,
+    };
     tell(&outcome, launch_plan.spec.streams.console);
     match outcome.exit_code {
         0 => Ok(Outcome::Done),

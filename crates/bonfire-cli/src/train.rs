@@ -84,17 +84,17 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
             problem: "it is for engine \"host\", and this run has engine \"local\"".into(),
         });
     }
-    let restarts = among_nodes || args.launch.max_restarts > 0;
+    let watched = args.launch.asks_for_a_launcher();
     match (ranks, engine) {
         (_, EngineKind::Mpi) => Err(CliError::Engine {
             setting: format!("distributed.engine = \"{engine}\""),
             reason: "MPI starts its ranks itself: mpirun --bind-to none -n 2 bonfire train ...",
         }),
-        (_, EngineKind::Local) if restarts => Err(CliError::Engine {
+        (_, EngineKind::Local) if watched => Err(CliError::Engine {
             setting: format!("distributed.engine = \"{engine}\""),
-            reason: "it joins threads of one process, which has no other nodes and is not started again",
+            reason: "it joins threads of one process, which has no launcher: no other nodes, restarts, logs or cores of its own",
         }),
-        (1, _) if !restarts => alone(&recipe, args),
+        (1, _) if !watched => alone(&recipe, args),
         (_, EngineKind::Local) => threads(&recipe, args, ranks),
         _ => {
             let out = match (&args.out, recipe.plan.train.fast_dev_run) {

@@ -61,6 +61,7 @@ fn wrong_options_are_told_before_anything_starts() {
         (&["--rdzv-conf", "color=red"], "there is no key \"color\""),
         (&["--tee", "3"], "--log-dir"),
         (&["--nnodes", "2"], "BONFIRE_TOKEN"),
+        (&["--nnodes", "2", "--standalone"], "it is for one node"),
         (&["--max-restarts", "-1"], "--max-restarts"),
     ] {
         let ended = shell(options, "echo started").fail();

@@ -26,8 +26,9 @@ pub(crate) enum TokenSource {
 }
 
 impl TokenSource {
-    /// Decides for the ranks of `env`.
+    /// Decides for the ranks of `env`; a launcher that was told so lets its ranks meet without a token.
     pub(crate) fn of(env: &RankEnv, store_port: u16, insecure: bool) -> Result<Self> {
+        let insecure = insecure || std::env::var_os("BONFIRE_INSECURE").is_some_and(|on| on == "1");
         if let Some(token) = &env.token {
             return Ok(Self::Given(token.clone()));
         }

@@ -115,9 +115,10 @@ fn set_environment(
         .env("BONFIRE_MAX_RESTARTS", place.max_restarts.to_string())
         .env("BONFIRE_ERROR_FILE", error_file)
         .env("BONFIRE_LAUNCH_TIME_NS", spec.launch_time_ns.to_string());
-    if !place.token.is_empty() {
-        command.env("BONFIRE_TOKEN", &place.token);
-    }
+    match place.token.as_str() {
+        "" => command.env("BONFIRE_INSECURE", "1"),
+        token => command.env("BONFIRE_TOKEN", token),
+    };
     for name in THREADS {
         if let Some(threads) = threads(spec, place.nproc, name) {
             command.env(name, threads.to_string());

@@ -172,6 +172,11 @@ impl Node {
             let store = StoreServer::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &options)?;
             return Ok(Self::Alone { store, run_id, token, attempts: 0 });
         };
+        let mut meet = meet.clone();
+        if meet.nodes.max == 1 {
+            // Nobody else has to know it.
+            meet.token.get_or_insert(token::draw(16)?);
+        }
         if meet.token.is_none() && !meet.insecure {
             return Err(CommError::NoToken.into());
         }
@@ -192,7 +197,7 @@ impl Node {
         if member.is_host() {
             tracing::info!("hosting the rendezvous on {}:{}", meet.host, meet.port);
         }
-        Ok(Self::Among { member: Box::new(member), meet: Box::new(meet.clone()) })
+        Ok(Self::Among { member: Box::new(member), meet: Box::new(meet) })
     }
 
     fn member(&self) -> Option<&Member> {

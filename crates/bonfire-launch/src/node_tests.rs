@@ -89,6 +89,29 @@ fn given_places_give_the_ranks() {
 }
 
 #[test]
+fn ranks_hear_how_they_may_meet() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        format!("echo ${{#BONFIRE_TOKEN}} $BONFIRE_INSECURE > {}/told", folder.path().display());
+    let told = |nodes: &str, places: usize| {
+        let port = free_port();
+        let launch = |rank: usize| {
+            let mut launch = node(nodes, Some(rank), port, 1, &script);
+            let meet = launch.meet.as_mut().unwrap();
+            (meet.token, meet.insecure) = (None, true);
+            launch
+        };
+        let nodes: Vec<_> = (0..places).map(|rank| start(launch(rank))).collect();
+        for node in &nodes {
+            assert_eq!(end(node).unwrap().exit_code, 0);
+        }
+        fs::read_to_string(folder.path().join("told")).unwrap()
+    };
+    assert_eq!(told("1", 1), "32\n", "a node alone draws a token of its own");
+    assert_eq!(told("2", 2), "0 1\n");
+}
+
+#[test]
 fn places_are_taken_by_arrival_and_kept_over_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let script = |name: &str| {

@@ -258,7 +258,8 @@ fn a_request_for_a_report_does_not_stop_the_ranks() {
     );
     let signals = signal_when(folder.path(), vec![("ready", Signal::SIGUSR2)]);
     let outcome = launch_with(spec(1, &script), signals).unwrap();
-    assert_eq!(outcome.summary, "rank 0 exited with code 6");
+    // The shell may say that it was signalled.
+    assert!(outcome.summary.starts_with("rank 0 exited with code 6"), "{}", outcome.summary);
     assert!(folder.path().join("dumped").exists());
 }
 
