@@ -62,7 +62,7 @@ fn wrong_options_are_told_before_anything_starts() {
         (&["--tee", "3"], "--log-dir"),
         (&["--nnodes", "2"], "BONFIRE_TOKEN"),
         (&["--nnodes", "2", "--standalone"], "it is for one node"),
-        (&["--max-restarts", "-1"], "--max-restarts"),
+        (&["--max-restarts=-1"], "--max-restarts"),
     ] {
         let ended = shell(options, "echo started").fail();
         ended.says(part);
@@ -73,7 +73,7 @@ fn wrong_options_are_told_before_anything_starts() {
 }
 
 #[test]
-fn a_gigabyte_of_output_ends() {
+fn hundreds_of_megabytes_of_output_end() {
     let script = "yes 'a line of a rank that says a lot' | head -c 100000000";
     let ended = shell(&["--nproc-per-node", "2"], script).succeed();
     let lines = ended.stdout.lines().count();
@@ -181,7 +181,7 @@ fn samples(out: &Path, rank: usize) -> BTreeMap<u64, (u64, Vec<usize>)> {
 fn seen(out: &Path) -> BTreeMap<(u64, usize), u32> {
     let ranks = [0, 1, 2].map(|rank| samples(out, rank));
     let after = ranks[0].iter().find(|(_, (_, indices))| indices.len() == 3);
-    let after = *after.expect("steps of two ranks").0;
+    let after = *after.unwrap().0;
     assert!(after > 1, "steps of three ranks");
     let mut seen = BTreeMap::new();
     for (rank, steps) in ranks.iter().enumerate() {

@@ -46,7 +46,7 @@ fn start_with(
     mut signals: impl FnMut() -> Vec<i32> + Send + 'static,
 ) -> Receiver<Ended> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || sender.send(launch_with(&launch, &mut signals)));
+    std::thread::spawn(move || drop(sender.send(launch_with(&launch, &mut signals))));
     receiver
 }
 

@@ -47,7 +47,7 @@ fn launch_with(
 ) -> Result<LaunchOutcome, LaunchError> {
     let (sender, receiver) = mpsc::channel();
     let run_id = mark(&spec);
-    std::thread::spawn(move || sender.send(launch_here(&spec, &mut signals)));
+    std::thread::spawn(move || drop(sender.send(launch_here(&spec, &mut signals))));
     let outcome = receiver.recv_timeout(DEADLINE).expect("the launcher did not return in time");
     assert_none_left(&run_id);
     outcome
