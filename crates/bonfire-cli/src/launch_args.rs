@@ -92,7 +92,7 @@ pub(crate) struct LaunchOptions {
     )]
     pub(crate) max_restarts: u32,
     /// Seconds before the first restart; they double up to 60.
-    #[arg(long, env = "BONFIRE_RESTART_BACKOFF", default_value = "1", value_name = "SECONDS", value_parser = read_seconds)]
+    #[arg(long, alias = "restart_backoff", env = "BONFIRE_RESTART_BACKOFF", default_value = "1", value_name = "SECONDS", value_parser = read_seconds)]
     pub(crate) restart_backoff: Duration,
     /// Seconds between two looks at the other nodes.
     #[arg(long, alias = "monitor_interval", env = "BONFIRE_MONITOR_INTERVAL", default_value = "0.1", value_name = "SECONDS", value_parser = read_seconds)]
@@ -120,7 +120,7 @@ pub(crate) struct LaunchOptions {
     )]
     pub(crate) local_ranks_filter: Option<Vec<usize>>,
     /// Keeps each rank to its share of the cores.
-    #[arg(long, env = "BONFIRE_PIN_CORES", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, alias = "pin_cores", env = "BONFIRE_PIN_CORES", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) pin_cores: bool,
 }
 

@@ -111,6 +111,11 @@ fn meet(options: &LaunchOptions, insecure: bool) -> Result<Option<Meet>, CliErro
     if options.standalone && options.nnodes.max > 1 {
         return wrong("--standalone", "it is for one node; leave it out, or --nnodes".into());
     }
+    if options.rdzv_endpoint.is_none() && options.node_rank >= options.nnodes.max {
+        let problem =
+            format!("of --nnodes {} the last is {}", options.nnodes, options.nnodes.max - 1);
+        return wrong(&format!("--node-rank {}", options.node_rank), problem);
+    }
     if !options.is_among_nodes() {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use crate::flight::{self, DumpOnDemand};
 use crate::interrupt::Interrupt;
 use crate::own_data::Images;
 use crate::registry::{ModelKind, Registry};
-use crate::worker::{Rank, default_run_folder};
+use crate::worker::{Rank, check_unused, default_run_folder};
 use crate::{CliError, dry_run, launcher};
 use bonfire_comm::{
     self as comm, InitOptions, ProcessGroup, RankEnv, init_process_group, init_single,
@@ -110,6 +110,8 @@ pub(crate) fn train(registry: &Registry, args: &TrainArgs) -> Result<Outcome, Cl
                 }
                 (None, None) => Some(default_run_folder(&recipe.plan.name)?),
             };
+            // Ranks that are started again go on with what the folder has, so it has to be this run's.
+            args.out.iter().try_for_each(|out| check_unused(out, &args.resume))?;
             let list = worker_args(args, out.as_deref());
             let outcome = launcher::launch_own(list, &args.launch, args.insecure)?;
             if let Outcome::Workers(_) = outcome {

@@ -224,7 +224,7 @@ fn run_folder(plan: &Plan, rank: &Rank<'_>, first: bool) -> Result<Option<RunFol
 }
 
 /// Refuses a folder that holds another run, unless that run is the one to be resumed.
-fn check_unused(folder: &Path, resume: &Resume) -> Result<(), CliError> {
+pub(crate) fn check_unused(folder: &Path, resume: &Resume) -> Result<(), CliError> {
     let holds_a_run = folder.join("config.toml").exists() || folder.join("checkpoints").exists();
     let canonical = |path: &Path| std::fs::canonicalize(path).ok();
     let continues = match resume {

@@ -62,6 +62,7 @@ fn wrong_options_are_told_before_anything_starts() {
         (&["--tee", "3"], "--log-dir"),
         (&["--nnodes", "2"], "BONFIRE_TOKEN"),
         (&["--nnodes", "2", "--standalone"], "it is for one node"),
+        (&["--node-rank", "3"], "--node-rank 3: of --nnodes 1 the last is 0"),
         (&["--max-restarts=-1"], "--max-restarts"),
     ] {
         let ended = shell(options, "echo started").fail();
@@ -93,6 +94,33 @@ fn the_first_signal_reaches_the_ranks_and_nothing_is_left() {
         let ended = running.wait();
         assert_eq!(ended.status.code(), Some(code), "{}", ended.log());
     }
+}
+
+#[test]
+fn who_was_asked_to_stop_is_not_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("ready");
+    let script = format!("trap 'exit 1' TERM; touch {}; sleep 100 & wait", ready.display());
+    let mut running = shell(&["--max-restarts", "2"], &script).start();
+    running.until("the rank runs", |_| ready.exists());
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.log());
+    assert!(!ended.stderr.contains("restart"), "{}", ended.log());
+}
+
+#[test]
+fn restarts_do_not_reach_into_the_folder_of_another_run() {
+    let short = ["train.max_epochs=1", "schedule.warmup_epochs=0"];
+    let first = digits().ranks(2).set(&short).succeed();
+    let before = fs::read(first.run_folder().join("model.safetensors")).unwrap();
+    let again = into(&repository().join("configs/digits.toml"), &first.run_folder())
+        .ranks(2)
+        .args(["--max-restarts", "2", "--restart-backoff", "0.1"])
+        .fail();
+    again.says("another run");
+    assert!(!again.stderr.contains("restart 1"), "{}", again.log());
+    assert_eq!(fs::read(first.run_folder().join("model.safetensors")).unwrap(), before);
 }
 
 /// One epoch of the digits, with all samples noted.

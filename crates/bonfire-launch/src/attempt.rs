@@ -23,6 +23,8 @@ pub(crate) enum End {
     Failed(RankFailure),
     /// A node is gone; which, in words.
     Lost(String),
+    /// Something that another attempt would not change, in words.
+    Final(String),
     /// A node has come for which there is room.
     Grows,
 }
@@ -46,7 +48,8 @@ impl Attempt<'_> {
             Err(error) => {
                 if let Some(member) = self.member {
                     // The others would wait for ranks that never come.
-                    drop(member.end(place.attempt, &Over::Failed));
+                    let (node, reason) = (place.node, error.to_string());
+                    drop(member.end(place.attempt, &Over::NotStarted { node, reason }));
                 }
                 return Err(error);
             }
@@ -65,8 +68,14 @@ impl Attempt<'_> {
     }
 
     fn end_alone(&self, ended: &Ended, cause: Option<RankFailure>) -> End {
+        if let Some(signal) = ended.killed_by_user {
+            return End::Stopped(LaunchOutcome::killed_by_user(signal));
+        }
         match (cause, ended.stop()) {
-            _ if ended.killed_by_user => End::Stopped(LaunchOutcome::killed_by_user()),
+            // Who was asked to stop is not started again, however it stopped.
+            (Some(failure), _) if !ended.stopped_by.is_empty() => {
+                End::Stopped(LaunchOutcome::failed(failure))
+            }
             (Some(failure), _) => End::Failed(failure),
             (None, Some(code)) => {
                 End::Stopped(LaunchOutcome::stopped(ended.stopped_by.first().copied(), code))
@@ -85,48 +94,82 @@ impl Attempt<'_> {
         signals: Signalled<'_>,
     ) -> Result<End, LaunchError> {
         let attempt = self.place.attempt;
-        if ended.killed_by_user {
-            let over = Over::Stopped { signal: Some(Signal::SIGINT as i32), code: 130 };
+        if let Some(signal) = ended.killed_by_user {
+            let (signal, outcome) = (signal as i32, LaunchOutcome::killed_by_user(signal));
+            let over = Over::Stopped { signal: Some(signal), code: outcome.exit_code };
             drop(member.end(attempt, &over));
-            return Ok(End::Stopped(LaunchOutcome::killed_by_user()));
+            return Ok(End::Stopped(outcome));
         }
+        let signal = ended.stopped_by.first().map(|signal| *signal as i32);
         let own = match (&cause, ended.stop()) {
-            (Some(_), _) => Some(Over::Failed),
-            (None, Some(code)) => {
-                let signal = ended.stopped_by.first().map(|signal| *signal as i32);
-                Some(Over::Stopped { signal, code })
+            (Some(failure), _) if signal.is_some() => {
+                Some(Over::Stopped { signal, code: failure.exit.code() })
             }
+            (Some(_), _) => Some(Over::Failed),
+            (None, Some(code)) => Some(Over::Stopped { signal, code }),
             (None, None) => None,
         };
         let over = match (over, own) {
             (Some(Ok(over)), _) => over,
-            (Some(Err(lost)), _) => return Ok(End::Lost(lost)),
-            (None, Some(own)) => member.end(attempt, &own)?,
+            // Without the host nobody can say more than what was seen here.
+            (Some(Err(lost)), _) => return Ok(cause.map_or(End::Final(lost), final_failure)),
+            (None, Some(own)) => match member.end(attempt, &own) {
+                Ok(over) => over,
+                Err(error) => {
+                    return Ok(cause.map_or(End::Final(host_lost(&error)), final_failure));
+                }
+            },
             (None, None) => match self.await_others(member, signals)? {
                 Ok(over) => over,
-                Err(lost) => return Ok(End::Lost(lost)),
+                Err(lost) => return Ok(End::Final(lost)),
             },
         };
         match over {
             Over::Finished => Ok(End::Finished),
             Over::Grows => Ok(End::Grows),
             Over::Stopped { signal, code } => {
+                self.let_others_stop(member, signals)?;
                 let signal = signal.and_then(|number| Signal::try_from(number).ok());
                 Ok(End::Stopped(LaunchOutcome::stopped(signal, code)))
+            }
+            Over::NotStarted { node, reason } => {
+                Ok(End::Final(format!("node {node} could not start its ranks: {reason}")))
             }
             Over::Failed => {
                 let spec = &self.launch.spec;
                 let wait = spec.peer_pause + spec.shutdown_timeout;
-                let (causes, lost) = member.exchange_causes(attempt, &self.cards, cause, wait)?;
+                let heard = member.exchange_causes(attempt, &self.cards, cause.clone(), wait);
+                let (causes, lost) = match heard {
+                    Ok(heard) => heard,
+                    Err(error) => {
+                        return Ok(cause.map_or(End::Final(host_lost(&error)), final_failure));
+                    }
+                };
                 match (lost, root_cause_of_nodes(causes)) {
                     // Its ranks are gone with it, which made the others fail.
                     (Some(node), _) => Ok(End::Lost(node_lost(node, &self.cards[node].machine))),
                     (None, Some(failure)) => Ok(End::Failed(failure)),
-                    (None, None) => Ok(End::Lost("a node could not start its ranks".to_owned())),
+                    (None, None) => {
+                        Ok(End::Lost("a rank has failed, and no node says which".to_owned()))
+                    }
                 }
             }
             Over::Lost { node, machine } => Ok(End::Lost(node_lost(node, &machine))),
         }
+    }
+
+    /// Keeps the store there until the ranks of all nodes have stopped, for as long as they save.
+    fn let_others_stop(&self, member: &Member, signals: Signalled<'_>) -> Result<(), LaunchError> {
+        let attempt = self.place.attempt;
+        // A host that is gone has nothing to wait for.
+        let _ = member.done(attempt);
+        while member.is_host() && member.is_anyone_at_work(attempt, &self.cards)? {
+            if stop_in(&signals()).is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
     }
 
     /// Waits until the ranks of all nodes have ended, once those of this node have finished.
@@ -157,6 +200,11 @@ fn node_lost(node: usize, machine: &str) -> String {
     format!(
         "node {node} ({machine}) is gone: its launcher has ended, or its machine does not answer"
     )
+}
+
+/// The failure of a rank of this node, when nobody can be asked for another cause.
+fn final_failure(failure: RankFailure) -> End {
+    End::Stopped(LaunchOutcome::failed(failure))
 }
 
 fn host_lost(error: &bonfire_comm::CommError) -> String {

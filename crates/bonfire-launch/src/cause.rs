@@ -76,8 +76,8 @@ pub(crate) struct Ended {
     pub(crate) stops: Vec<Exit>,
     /// Forwarded signals that ask ranks to stop, in the order of time.
     pub(crate) stopped_by: Vec<Signal>,
-    /// Whether a second SIGINT killed the ranks.
-    pub(crate) killed_by_user: bool,
+    /// The signal whose second arrival killed the ranks.
+    pub(crate) killed_by_user: Option<Signal>,
 }
 
 impl Ended {
@@ -89,13 +89,23 @@ impl Ended {
     /// The rank of this node that most likely made the others fail.
     pub(crate) fn cause(&self, files: &ErrorFiles, clues: &Clues) -> Option<RankFailure> {
         let cause = root_cause(&self.failures, |rank| files.written(rank))?;
-        let seen = SystemTime::now() - cause.at.elapsed();
-        let at = files.written(cause.local_rank).unwrap_or(seen);
+        let since_1970 = |at: SystemTime| {
+            at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+        };
+        let at_ms = since_1970(SystemTime::now() - cause.at.elapsed());
+        let written_ms = files.written(cause.local_rank).map(since_1970);
         let message = files.read(cause.local_rank);
         let hint = clues.hint(cause.exit, cause.local_rank, message.as_deref());
         let last_line = clues.last_line(cause.local_rank);
-        let at_ms = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        Some(RankFailure { rank: cause.rank, exit: cause.exit, message, last_line, hint, at_ms })
+        Some(RankFailure {
+            rank: cause.rank,
+            exit: cause.exit,
+            message,
+            last_line,
+            hint,
+            at_ms,
+            written_ms,
+        })
     }
 }
 
@@ -113,8 +123,10 @@ pub struct RankFailure {
     pub last_line: Option<String>,
     /// What to do, where the cause is a common one.
     pub hint: Option<String>,
-    /// When it failed, in milliseconds since 1970 by the clock of its machine.
+    /// When its end was seen, in milliseconds since 1970 by the clock of its machine.
     pub at_ms: u64,
+    /// When it wrote its error file, if it did.
+    pub written_ms: Option<u64>,
 }
 
 impl fmt::Display for RankFailure {
@@ -156,9 +168,9 @@ impl LaunchOutcome {
         Self { exit_code, summary: stop_summary(stopped_by, exit_code), failure: None }
     }
 
-    pub(crate) fn killed_by_user() -> Self {
-        let summary = "all ranks were killed after a second SIGINT".to_owned();
-        Self { exit_code: 130, summary, failure: None }
+    pub(crate) fn killed_by_user(signal: Signal) -> Self {
+        let summary = format!("all ranks were killed after a second {signal}");
+        Self { exit_code: 128 + signal as i32, summary, failure: None }
     }
 
     /// An end that no rank of the run is known to have caused.
@@ -196,11 +208,18 @@ fn root_cause(
 
 /// Picks by the same rule among the causes that the nodes have found.
 pub(crate) fn root_cause_of_nodes(causes: Vec<RankFailure>) -> Option<RankFailure> {
-    let first = causes.iter().map(|cause| cause.at_ms).min()?;
-    let limit = first.saturating_add(SAME_EVENT.as_millis() as u64);
-    let was_killed = |cause: &RankFailure| matches!(cause.exit, Exit::Signal(_));
-    let killed_first = |cause: &RankFailure| !(was_killed(cause) && cause.at_ms <= limit);
-    causes.into_iter().min_by_key(|cause| (killed_first(cause), cause.at_ms))
+    let first = causes.iter().min_by_key(|cause| cause.at_ms)?.clone();
+    let limit = first.at_ms.saturating_add(SAME_EVENT.as_millis() as u64);
+    let event = || causes.iter().filter(|cause| cause.at_ms <= limit);
+    let killed = event().filter(|cause| matches!(cause.exit, Exit::Signal(_)));
+    if let Some(killed) = killed.min_by_key(|cause| cause.at_ms) {
+        return Some(killed.clone());
+    }
+    if first.written_ms.is_none() {
+        return Some(first);
+    }
+    let told = event().filter(|cause| cause.written_ms.is_some());
+    told.min_by_key(|cause| cause.written_ms).cloned()
 }
 
 #[cfg(test)]
@@ -256,6 +275,7 @@ mod tests {
                 last_line: None,
                 hint: None,
                 at_ms,
+                written_ms: None,
             };
             root_cause_of_nodes(causes.iter().map(failure).collect()).map(|cause| cause.rank)
         };
@@ -264,6 +284,19 @@ mod tests {
         assert_eq!(cause(&[(0, error, 10), (4, killed, 200)]), Some(4));
         assert_eq!(cause(&[(0, error, 10), (4, killed, 900)]), Some(0));
         assert_eq!(cause(&[(3, error, 20), (4, error, 10)]), Some(4));
+        // One that wrote nothing was first; what another wrote before it was seen does not change that.
+        let failure = |rank, at_ms, written_ms| RankFailure {
+            rank,
+            exit: error,
+            message: None,
+            last_line: None,
+            hint: None,
+            at_ms,
+            written_ms,
+        };
+        let cause = |causes: Vec<RankFailure>| root_cause_of_nodes(causes).unwrap().rank;
+        assert_eq!(cause(vec![failure(0, 120, Some(95)), failure(1, 100, None)]), 1);
+        assert_eq!(cause(vec![failure(0, 120, Some(95)), failure(1, 100, Some(99))]), 0);
     }
 
     #[test]

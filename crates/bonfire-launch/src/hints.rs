@@ -20,7 +20,7 @@ const KNOWN: [(&[&str], &str); 5] = [
     (
         &["libnccl"],
         "NCCL's library was not found or is too old: pip install nvidia-nccl-cu13, or set \
-         BONFIRE_NCCL_PATH to its file; bonfire doctor shows where it was looked for",
+         BONFIRE_NCCL_PATH to its file",
     ),
     (
         &["CUDA_ERROR_OUT_OF_MEMORY", "CUDA out of memory", "out of memory on device"],

@@ -108,6 +108,7 @@ pub(crate) fn launch_with(
             End::Stopped(outcome) => return Ok(outcome),
             End::Failed(failure) => (LaunchOutcome::failed(failure), true),
             End::Lost(summary) => (LaunchOutcome::lost(summary), true),
+            End::Final(summary) => return Ok(LaunchOutcome::lost(summary)),
             End::Grows => (LaunchOutcome::lost("a node has come".to_owned()), false),
         };
         if counts && restarts == launch.max_restarts {
@@ -173,7 +174,7 @@ impl Node {
             return Ok(Self::Alone { store, run_id, token, attempts: 0 });
         };
         let mut meet = meet.clone();
-        if meet.nodes.max == 1 {
+        if meet.nodes.max == 1 && meet.node_rank.is_some() {
             // Nobody else has to know it.
             meet.token.get_or_insert(token::draw(16)?);
         }

@@ -15,9 +15,10 @@
 //!   (SIGHUP unless the launcher was started to ignore it, as `nohup` does), since a terminal's Ctrl-C
 //!   reaches only the launcher's own process group. After a forwarded signal (or exit code 75: saved,
 //!   asks to be requeued), ranks that stop orderly are waited for without a limit: a checkpoint may take
-//!   long. A second SIGINT kills them.
+//!   long, and after it no restart takes place. A second SIGINT or SIGTERM kills them.
 //! - **Nothing is left behind.** A rank is a process group; what remains of a group when its first
-//!   process has ended is killed. Ranks die with the launcher, even if it dies of SIGKILL.
+//!   process has ended is killed. Ranks die with the launcher, even if it dies of SIGKILL; what a
+//!   rank has started itself then has to notice on its own.
 //!
 //! # Reference
 //! `torchrun`, whose names and defaults the options have.

@@ -260,6 +260,83 @@ fn waiting_for_nodes_ends_with_a_signal() {
     assert!(matches!(error, Err(LaunchError::Interrupted { .. })), "{error:?}");
 }
 
+#[test]
+fn a_node_that_does_not_fit_is_refused_and_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {}; echo $WORLD_SIZE >> a; while [ ! -e go ]; do sleep 0.05; done",
+        folder.path().display()
+    );
+    let port = free_port();
+    let first = start(node("1:2", None, port, 1, &script));
+    until("the first node runs", || lines(&folder.path().join("a")).len() == 1);
+    let error = end(&start(node("1:3", None, port, 1, "exit 0"))).unwrap_err().to_string();
+    assert!(
+        error.contains("--nnodes 1:3, the host of the rendezvous with --nnodes 1:2"),
+        "{error}"
+    );
+    fs::write(folder.path().join("go"), "").unwrap();
+    assert_eq!(end(&first).unwrap().exit_code, 0);
+    assert_eq!(lines(&folder.path().join("a")), ["1"]);
+}
+
+#[test]
+fn a_spare_does_not_start_a_run_that_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {}; echo run >> a; while [ ! -e go ]; do sleep 0.05; done",
+        folder.path().display()
+    );
+    let port = free_port();
+    let first = start(node("1", None, port, 1, &script));
+    until("the first node runs", || lines(&folder.path().join("a")).len() == 1);
+    let spare = start(node("1", None, port, 1, &script));
+    std::thread::sleep(Duration::from_millis(500));
+    fs::write(folder.path().join("go"), "").unwrap();
+    assert_eq!(end(&first).unwrap().exit_code, 0);
+    let error = end(&spare).unwrap_err().to_string();
+    assert_eq!(error, "the run has ended");
+    assert_eq!(lines(&folder.path().join("a")), ["run"]);
+}
+
+#[test]
+fn a_slow_save_on_another_node_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {}; trap '[ $RANK = 0 ] || sleep 7; touch saved-$RANK; exit 143' TERM; touch ready-$RANK; \
+         while :; do sleep 0.05; done",
+        folder.path().display()
+    );
+    let port = free_port();
+    let ready = [0, 1].map(|rank| folder.path().join(format!("ready-{rank}")));
+    let mut sent = false;
+    let first = start_with(node("2", Some(0), port, 1, &script), move || {
+        let now = !sent && ready.iter().all(|file| file.exists());
+        sent |= now;
+        if now { vec![15] } else { Vec::new() }
+    });
+    let second = start(node("2", Some(1), port, 1, &script));
+    for node in [&first, &second] {
+        assert_eq!(end(node).unwrap().exit_code, 143);
+    }
+    assert!(folder.path().join("saved-1").exists());
+}
+
+#[test]
+fn a_node_that_cannot_start_its_ranks_says_so_to_all() {
+    let port = free_port();
+    let first = start(node("2", Some(0), port, 1, "exec sleep 100"));
+    let mut launch = node("2", Some(1), port, 1, "");
+    launch.spec.program = "/no/such/program".into();
+    let second = start(launch);
+    assert!(matches!(end(&second), Err(LaunchError::Spawn { .. })));
+    let summary = end(&first).unwrap().summary;
+    assert!(
+        summary.contains("node 1 could not start its ranks") && summary.contains("/no/such"),
+        "{summary}"
+    );
+}
+
 /// Names the variables through which a test tells [`as_node`] what to run.
 const SCRIPT: &str = "NODE_TEST_SCRIPT";
 const PORT: &str = "NODE_TEST_PORT";

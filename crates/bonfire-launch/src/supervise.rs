@@ -79,12 +79,13 @@ pub(crate) fn supervise(
 }
 
 impl Supervisor<'_> {
-    /// Passes a signal on to the workers; a second SIGINT kills them.
+    /// Passes a signal on to the workers; a second SIGINT or SIGTERM kills them.
     fn forward(&mut self, number: i32) {
         let Ok(signal) = Signal::try_from(number) else { return };
-        if signal == Signal::SIGINT && self.ended.stopped_by.contains(&signal) {
-            tracing::warn!("second SIGINT: killing all ranks");
-            self.ended.killed_by_user = true;
+        let kills = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
+        if kills && self.ended.stopped_by.contains(&signal) {
+            tracing::warn!("second {signal}: killing all ranks");
+            self.ended.killed_by_user = Some(signal);
             self.kill();
             return;
         }

@@ -42,6 +42,8 @@ pub(crate) enum Over {
     Failed,
     /// A node has gone without a word.
     Lost { node: usize, machine: String },
+    /// A node could not start its ranks.
+    NotStarted { node: usize, reason: String },
     /// A node has come for which there is room.
     Grows,
     /// The ranks were asked to stop, and did.

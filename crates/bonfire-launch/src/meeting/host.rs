@@ -45,7 +45,7 @@ impl Host {
         let leader = thread
             .spawn(move || {
                 if let Err(error) = leader.lead() {
-                    tracing::debug!(%error, "the rendezvous ended");
+                    tracing::warn!("the rendezvous cannot go on: {error}");
                 }
             })
             .map_err(|error| CommError::System {
@@ -58,7 +58,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The others may not have read yet how the run has ended: they say so by leaving.
+        // Nothing is formed any more. The others may not have read yet how the run has ended: they say
+        // that they have by leaving.
+        self.ends.store(true, Ordering::Release);
         let limit = Instant::now() + LINGER;
         let others = |store: &Store| -> Result<bool, CommError> {
             let arrived = store.try_get(Keys::ARRIVED)?.map_or(0, super::counter);
@@ -68,7 +70,6 @@ impl Drop for Host {
         while Instant::now() < limit && matches!(others(&self.store), Ok(true)) {
             std::thread::sleep(LOOK);
         }
-        self.ends.store(true, Ordering::Release);
         if let Some(leader) = self.leader.take() {
             drop(leader.join());
         }
@@ -87,11 +88,21 @@ impl Leader {
         let mut before = Vec::new();
         for attempt in 0u32.. {
             self.store.set(Keys::ATTEMPT, &attempt.to_le_bytes())?;
-            let verdict = self.gather(attempt, &before)?;
+            let verdict = match self.gather(attempt, &before) {
+                Ok(verdict) => verdict,
+                Err(error) => {
+                    // Nobody may wait for a verdict that does not come.
+                    let reason = format!("the rendezvous cannot go on: {error}");
+                    write(&self.store, &Keys::verdict(attempt), &Verdict::Refused(reason))?;
+                    return Err(error);
+                }
+            };
             write(&self.store, &Keys::verdict(attempt), &verdict)?;
             let Verdict::Formed(cards) = verdict else { return Ok(()) };
-            if self.watch(attempt, &cards)?.is_none() {
-                return Ok(());
+            let over = self.watch(attempt, &cards)?;
+            if matches!(over, None | Some(Over::Finished | Over::Stopped { .. })) {
+                let ended = Verdict::Refused("the run has ended".to_owned());
+                return write(&self.store, &Keys::verdict(attempt + 1), &ended);
             }
             before = cards;
         }
@@ -120,6 +131,24 @@ impl Leader {
         Ok(cards)
     }
 
+    /// Those of the cards that fit together; the others are told why they do not. Nodes that were together
+    /// before go first, then the first that came.
+    fn fitting(&self, mut cards: Vec<Card>, before: &[Card]) -> Result<Vec<Card>, CommError> {
+        cards.sort_by_key(|card| !before.iter().any(|old| old.id == card.id));
+        let mut fitting = Vec::with_capacity(cards.len());
+        for card in cards {
+            match check(&card, &fitting, self.config.nodes) {
+                Ok(()) => fitting.push(card),
+                Err(reason) => {
+                    tracing::warn!("a node is refused: {reason}");
+                    self.store.set(&Keys::refused(card.id), reason.as_bytes())?;
+                    self.store.delete(&Keys::alive(card.id))?;
+                }
+            }
+        }
+        Ok(fitting)
+    }
+
     /// Waits until the nodes of an attempt are there.
     fn gather(&self, attempt: u32, before: &[Card]) -> Result<Verdict, CommError> {
         let MeetingConfig { nodes, join_timeout, last_call, .. } = self.config;
@@ -127,22 +156,20 @@ impl Leader {
         let mut last_call_ends = None;
         let mut seen = 0;
         loop {
-            let cards = self.cards(attempt)?;
-            for (index, card) in cards.iter().enumerate() {
-                if let Err(reason) = check(card, &cards[..index], nodes) {
-                    return Ok(Verdict::Refused(reason));
-                }
+            if self.ends() {
+                return Ok(Verdict::Refused("the run has ended".into()));
             }
+            let cards = self.fitting(self.cards(attempt)?, before)?;
             if cards.len() != seen {
+                if cards.len() < nodes.min {
+                    tracing::info!("{} of {} nodes have come", cards.len(), nodes.min);
+                }
                 seen = cards.len();
                 last_call_ends = (seen >= nodes.min).then(|| Instant::now() + last_call);
             }
             let is_over = last_call_ends.is_some_and(|end| Instant::now() >= end);
             if seen >= nodes.max || is_over {
                 return Ok(Verdict::Formed(arrange(cards, before, nodes.max)));
-            }
-            if self.ends() {
-                return Ok(Verdict::Refused("the host of the rendezvous has left".into()));
             }
             if start.elapsed() >= join_timeout && seen < nodes.min {
                 return Ok(Verdict::Refused(too_few(&cards, nodes.min, join_timeout)));
@@ -168,6 +195,13 @@ impl Leader {
         }
     }
 
+    /// The nodes that have come to the attempt after the one at hand and are not part of it.
+    fn newcomers(&self, attempt: u32, cards: &[Card]) -> Result<Vec<Card>, CommError> {
+        let mut coming = self.cards(attempt + 1)?;
+        coming.retain(|card| !cards.iter().any(|old| old.id == card.id));
+        Ok(coming)
+    }
+
     fn find_end(&self, attempt: u32, cards: &[Card]) -> Result<Option<Over>, CommError> {
         let mut all_done = true;
         for (node, card) in cards.iter().enumerate() {
@@ -180,12 +214,11 @@ impl Leader {
         if all_done {
             return Ok(Some(Over::Finished));
         }
+        // Refused before it could make anybody start again.
+        let coming =
+            self.fitting([cards.to_vec(), self.newcomers(attempt, cards)?].concat(), cards)?;
         let has_room = cards.len() < self.config.nodes.max;
-        let waits = has_room
-            && self
-                .cards(attempt + 1)?
-                .iter()
-                .any(|card| !cards.iter().any(|old| old.id == card.id));
+        let waits = has_room && coming.len() > cards.len();
         Ok(waits.then_some(Over::Grows))
     }
 }

@@ -18,11 +18,15 @@ use host::Host;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+/// Time between two words on what is waited for.
+const TELL: Duration = Duration::from_secs(10);
 /// Time that nodes get to say what they have seen of a failure.
 const CAUSES: Duration = Duration::from_secs(10);
+/// Longest attempt to connect, with the look-up of a name, between two looks for signals.
+const CONNECT: Duration = Duration::from_secs(2);
 /// Longest wait at a time, between two looks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -70,14 +74,24 @@ impl Member {
         let Invitation { host, port, run_id, token, node_rank, nproc } = invitation;
         let options =
             StoreOptions { token: token.clone(), run_id: run_id.clone(), restart_count: None };
-        let server = bind(host, *port, *node_rank, &options)?;
+        let server = bind(host, *port, *node_rank, config.nodes, &options)?;
+        // The host may not be known by its name to itself.
+        let host = match server.as_ref().map(StoreServer::address) {
+            Some(address) if address.ip().is_unspecified() => "127.0.0.1",
+            _ => host,
+        };
+        let mut told = Instant::now();
         let limit = Instant::now() + config.join_timeout;
         let mut connect = || loop {
             let left = limit.saturating_duration_since(Instant::now());
-            match Store::connect(host, *port, &options, left.min(SLICE)) {
+            match Store::connect(host, *port, &options, left.min(CONNECT)) {
                 Err(CommError::Store { .. }) if Instant::now() < limit => {
                     if let Some(signal) = interrupted() {
                         return Err(LaunchError::Interrupted { signal });
+                    }
+                    if told.elapsed() >= TELL {
+                        told = Instant::now();
+                        tracing::info!("waiting for the node that hosts {host}:{port}");
                     }
                 }
                 other => return Ok(other?.with_timeout(Duration::from_secs(10))),
@@ -155,10 +169,29 @@ impl Member {
                 Err(CommError::StoreTimeout { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+            if let Some(reason) = self.store.try_get(&Keys::refused(self.card.id))? {
+                let reason = String::from_utf8_lossy(&reason).into_owned();
+                return Err(LaunchError::Meeting { reason });
+            }
             if let Some(signal) = interrupted() {
                 return Err(LaunchError::Interrupted { signal });
             }
         }
+    }
+
+    /// Whether ranks of another node of an attempt still run.
+    pub(crate) fn is_anyone_at_work(
+        &self,
+        attempt: u32,
+        cards: &[Card],
+    ) -> Result<bool, CommError> {
+        for card in cards.iter().filter(|card| !self.is(card)) {
+            let is_done = self.store.try_get(&Keys::done(attempt, card.id))?.is_some();
+            if !is_done && self.store.try_get(&Keys::alive(card.id))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether an attempt is over, and why.
@@ -228,19 +261,24 @@ fn bind(
     host: &str,
     port: u16,
     node_rank: Option<usize>,
+    nodes: NodeCount,
     options: &StoreOptions,
 ) -> Result<Option<StoreServer>, LaunchError> {
     if node_rank.is_some_and(|rank| rank > 0) {
         return Ok(None);
     }
-    let named = (host, port).to_socket_addrs().map_err(|error| CommError::System {
-        what: format!("resolve {host:?}"),
-        detail: error.to_string(),
-    });
-    let mut addresses: Vec<SocketAddr> = named?.collect();
+    // A name may become known later; who is told its place hosts nonetheless.
+    let named = (host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let mut addresses: Vec<SocketAddr> = named.unwrap_or_default();
+    let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let is_name = host.parse::<IpAddr>().is_err() && host != "localhost";
+    if is_name && nodes.max > 1 && addresses.iter().any(|address| address.ip().is_loopback()) {
+        // Many machines know their own name by an address that only they have.
+        addresses.insert(0, everywhere);
+    }
     if node_rank.is_some() {
         // The name may be that of an address translation.
-        addresses.push(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+        addresses.push(everywhere);
     }
     let mut failure = None;
     for address in addresses {
@@ -273,6 +311,11 @@ impl Keys {
 
     fn alive(id: u64) -> String {
         format!("launch/alive/{id}")
+    }
+
+    /// Why a node may not take part.
+    fn refused(id: u64) -> String {
+        format!("launch/refused/{id}")
     }
 
     fn count(attempt: u32) -> String {
