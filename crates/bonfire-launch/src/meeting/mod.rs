@@ -98,7 +98,11 @@ impl Member {
             }
         };
         let (store, alive) = (connect()?, connect()?);
-        let run = store.compare_set(Keys::RUN, &[], run_id.as_bytes())?;
+        // The host says whose rendezvous it is, not who comes first.
+        if server.is_some() {
+            store.set(Keys::RUN, run_id.as_bytes())?;
+        }
+        let run = store.get(Keys::RUN, Duration::from_secs(10))?;
         if run != run_id.as_bytes() {
             let other = String::from_utf8_lossy(&run);
             let reason = format!(
