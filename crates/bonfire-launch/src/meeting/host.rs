@@ -88,18 +88,12 @@ impl Leader {
         let mut before = Vec::new();
         for attempt in 0u32.. {
             self.store.set(Keys::ATTEMPT, &attempt.to_le_bytes())?;
-            let verdict = match self.gather(attempt, &before) {
-                Ok(verdict) => verdict,
-                Err(error) => {
-                    // Nobody may wait for a verdict that does not come.
-                    let reason = format!("the rendezvous cannot go on: {error}");
-                    write(&self.store, &Keys::verdict(attempt), &Verdict::Refused(reason))?;
-                    return Err(error);
-                }
-            };
+            let verdict = self.gather(attempt, &before);
+            let verdict = verdict.inspect_err(|error| self.give_up(attempt, error))?;
             write(&self.store, &Keys::verdict(attempt), &verdict)?;
             let Verdict::Formed(cards) = verdict else { return Ok(()) };
-            let over = self.watch(attempt, &cards)?;
+            let over = self.watch(attempt, &cards);
+            let over = over.inspect_err(|error| self.give_up(attempt + 1, error))?;
             if matches!(over, None | Some(Over::Finished | Over::Stopped { .. })) {
                 let ended = Verdict::Refused("the run has ended".to_owned());
                 return write(&self.store, &Keys::verdict(attempt + 1), &ended);
@@ -107,6 +101,13 @@ impl Leader {
             before = cards;
         }
         Ok(())
+    }
+
+    /// Says that an attempt will not be formed: nobody may wait for a verdict that does not come.
+    fn give_up(&self, attempt: u32, error: &CommError) {
+        let reason = format!("the rendezvous cannot go on: {error}");
+        // Where the store is gone, those who wait see that themselves.
+        drop(write(&self.store, &Keys::verdict(attempt), &Verdict::Refused(reason)));
     }
 
     fn ends(&self) -> bool {
