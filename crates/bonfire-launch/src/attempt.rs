@@ -29,6 +29,19 @@ pub(crate) enum End {
     Grows,
 }
 
+impl End {
+    /// The same where a node was asked to stop, which is not started again whatever became of the others.
+    fn after(self, signal: Option<Signal>) -> Self {
+        let Some(signal) = signal else { return self };
+        match self {
+            Self::Failed(failure) => Self::Stopped(LaunchOutcome::failed(failure)),
+            Self::Lost(reason) => Self::Final(reason),
+            Self::Grows => Self::Stopped(LaunchOutcome::stopped(Some(signal), 128 + signal as i32)),
+            end => end,
+        }
+    }
+}
+
 pub(crate) struct Attempt<'a> {
     pub(crate) launch: &'a Launch,
     pub(crate) place: Place,
@@ -54,8 +67,14 @@ impl Attempt<'_> {
                 return Err(error);
             }
         };
-        let mut outside =
-            Nodes { attempt: self, signals, asked: Instant::now(), over: None, relayed: None };
+        let mut outside = Nodes {
+            attempt: self,
+            signals,
+            asked: Instant::now(),
+            over: None,
+            relayed: None,
+            stopping: false,
+        };
         let ended = supervise(&mut workers, spec, place.first_rank, &mut outside);
         let over = outside.over.take();
         workers.drain();
@@ -63,7 +82,10 @@ impl Attempt<'_> {
         let cause = ended.cause(&files, &clues);
         match self.member {
             None => Ok(self.end_alone(&ended, cause)),
-            Some(member) => self.end_among(member, &ended, cause, over, signals),
+            Some(member) => {
+                let end = self.end_among(member, &ended, cause, over, signals)?;
+                Ok(end.after(ended.stopped_by.first().copied()))
+            }
         }
     }
 
@@ -71,17 +93,13 @@ impl Attempt<'_> {
         if let Some(signal) = ended.killed_by_user {
             return End::Stopped(LaunchOutcome::killed_by_user(signal));
         }
-        match (cause, ended.stop()) {
-            // Who was asked to stop is not started again, however it stopped.
-            (Some(failure), _) if !ended.stopped_by.is_empty() => {
-                End::Stopped(LaunchOutcome::failed(failure))
-            }
+        let signal = ended.stopped_by.first().copied();
+        let end = match (cause, ended.stop()) {
             (Some(failure), _) => End::Failed(failure),
-            (None, Some(code)) => {
-                End::Stopped(LaunchOutcome::stopped(ended.stopped_by.first().copied(), code))
-            }
+            (None, Some(code)) => End::Stopped(LaunchOutcome::stopped(signal, code)),
             (None, None) => End::Finished,
-        }
+        };
+        end.after(signal)
     }
 
     /// Finds out with the other nodes how the attempt has ended.
@@ -218,16 +236,20 @@ struct Nodes<'a, 'b> {
     asked: Instant,
     /// Why the attempt is over, or that the host is lost.
     over: Option<Result<Over, String>>,
-    /// A signal that made the ranks of another node stop, and whether those of this one have it.
-    relayed: Option<(i32, bool)>,
+    /// A signal that made the ranks of another node stop, until those of this one have it too.
+    relayed: Option<i32>,
+    /// Whether the ranks of this node have been asked to stop.
+    stopping: bool,
 }
 
 impl Outside for Nodes<'_, '_> {
     fn signals(&mut self) -> Vec<i32> {
         let mut signals = (self.signals)();
-        if let Some((signal, given @ false)) = &mut self.relayed {
-            signals.push(*signal);
-            *given = true;
+        self.stopping |= stop_in(&signals).is_some();
+        // Whoever stops already is saving: a second signal would kill it.
+        if let Some(signal) = self.relayed.take().filter(|_| !self.stopping) {
+            signals.push(signal);
+            self.stopping = true;
         }
         signals
     }
@@ -241,8 +263,7 @@ impl Outside for Nodes<'_, '_> {
                 Ok(None) => None,
                 // Ranks agree on a stop themselves; those that do not talk to each other are told.
                 Ok(Some(Over::Stopped { signal, .. })) => {
-                    let signal = signal.unwrap_or(Signal::SIGTERM as i32);
-                    self.relayed.get_or_insert((signal, false));
+                    self.relayed = Some(signal.unwrap_or(Signal::SIGTERM as i32));
                     None
                 }
                 Ok(Some(over)) => Some(Ok(over)),

@@ -1,6 +1,7 @@
 //! Tests with several nodes: a launcher is a thread here, and a node that is lost a process.
 
 use crate::launch::launch_with;
+use crate::tests::until;
 use crate::{Launch, LaunchError, LaunchOutcome, Meet, NodeCount, WorkerSpec};
 use std::fs;
 use std::net::TcpListener;
@@ -50,16 +51,19 @@ fn start_with(
     receiver
 }
 
-fn end(node: &Receiver<Ended>) -> Ended {
-    node.recv_timeout(DEADLINE).expect("the launcher did not return in time")
+/// SIGTERM, once, when both ranks have said in `folder` that they are ready.
+fn term_when_ready(folder: &Path) -> impl FnMut() -> Vec<i32> + Send + 'static {
+    let ready = [0, 1].map(|rank| folder.join(format!("ready-{rank}")));
+    let mut sent = false;
+    move || {
+        let now = !sent && ready.iter().all(|file| file.exists());
+        sent |= now;
+        if now { vec![15] } else { Vec::new() }
+    }
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < DEADLINE, "deadline: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+fn end(node: &Receiver<Ended>) -> Ended {
+    node.recv_timeout(DEADLINE).expect("the launcher did not return in time")
 }
 
 fn lines(path: &Path) -> Vec<String> {
@@ -214,13 +218,7 @@ fn a_signal_at_one_node_reaches_the_ranks_of_all() {
         folder.path().display()
     );
     let port = free_port();
-    let ready = [0, 1].map(|rank| folder.path().join(format!("ready-{rank}")));
-    let mut sent = false;
-    let first = start_with(node("2", Some(0), port, 1, &script), move || {
-        let now = !sent && ready.iter().all(|file| file.exists());
-        sent |= now;
-        if now { vec![15] } else { Vec::new() }
-    });
+    let first = start_with(node("2", Some(0), port, 1, &script), term_when_ready(folder.path()));
     let second = start(node("2", Some(1), port, 1, &script));
     for node in [&first, &second] {
         let outcome = end(node).unwrap();
@@ -307,19 +305,46 @@ fn a_slow_save_on_another_node_is_waited_for() {
          while :; do sleep 0.05; done",
         folder.path().display()
     );
-    let port = free_port();
-    let ready = [0, 1].map(|rank| folder.path().join(format!("ready-{rank}")));
-    let mut sent = false;
-    let first = start_with(node("2", Some(0), port, 1, &script), move || {
-        let now = !sent && ready.iter().all(|file| file.exists());
-        sent |= now;
-        if now { vec![15] } else { Vec::new() }
-    });
-    let second = start(node("2", Some(1), port, 1, &script));
-    for node in [&first, &second] {
-        assert_eq!(end(node).unwrap().exit_code, 143);
+    // One node alone is signalled; or both are, as schedulers do, and the slow one only once.
+    for both in [false, true] {
+        for file in fs::read_dir(folder.path()).unwrap().flatten() {
+            fs::remove_file(file.path()).unwrap();
+        }
+        let port = free_port();
+        let term = || term_when_ready(folder.path());
+        let first = start_with(node("2", Some(0), port, 1, &script), term());
+        let second = node("2", Some(1), port, 1, &script);
+        let second = if both { start_with(second, term()) } else { start(second) };
+        for node in [&first, &second] {
+            let outcome = end(node).unwrap();
+            assert_eq!((outcome.exit_code, outcome.failure), (143, None), "both: {both}");
+        }
+        assert!(folder.path().join("saved-1").exists(), "both: {both}");
     }
-    assert!(folder.path().join("saved-1").exists());
+}
+
+#[test]
+fn nodes_that_were_asked_to_stop_are_not_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {}; echo run >> runs-$RANK; trap 'exit 1' TERM; touch ready-$RANK; \
+         while :; do sleep 0.05; done",
+        folder.path().display()
+    );
+    let port = free_port();
+    let launch = |rank| {
+        let mut launch = node("2", Some(rank), port, 1, &script);
+        launch.max_restarts = 3;
+        launch
+    };
+    let first = start_with(launch(0), term_when_ready(folder.path()));
+    let second = start(launch(1));
+    for node in [&first, &second] {
+        assert_eq!(end(node).unwrap().exit_code, 1);
+    }
+    for rank in 0..2 {
+        assert_eq!(lines(&folder.path().join(format!("runs-{rank}"))), ["run"]);
+    }
 }
 
 #[test]

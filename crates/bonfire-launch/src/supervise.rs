@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Running --a rank fails--> Pausing --peer_pause--> Terminating --shutdown_timeout--> Killed
-//!    \____________________________second SIGINT___________________________/
+//!    \_______________________second SIGINT or SIGTERM______________________/
 //! ```
 //!
 //! SIGTERM is sent on the way into `Terminating`, SIGKILL on the way into `Killed`. In every
@@ -63,7 +63,9 @@ pub(crate) fn supervise(
         }
         let failures = supervisor.ended.failures.len();
         supervisor.reap();
-        if failures == 0 && !supervisor.ended.failures.is_empty() {
+        let first = failures == 0 && !supervisor.ended.failures.is_empty();
+        // Of ranks that were asked to stop the others hear at the end: it is no reason to start again.
+        if first && supervisor.ended.stopped_by.is_empty() {
             outside.failed();
         }
         if !supervisor.workers.any_running() {
